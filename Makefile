@@ -1,0 +1,49 @@
+# Everything runs in a private environment, .venv; nothing is installed by hand and nothing needs root.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+OFFLINE := { echo "Some packages could not be fetched: look at the lines above, and run make again." >&2; exit 1; }
+
+.PHONY: run test check bench bench-large clean
+
+run: $(VENV)/installed
+	@$(BIN)/tenax doctor
+	@$(BIN)/tenax list
+
+test: $(VENV)/installed-dev
+	$(BIN)/pytest -n 2 tests
+
+check: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/installed-dev
+	$(BIN)/python -m bench
+
+bench-large: $(VENV)/installed-dev
+	$(BIN)/python -m bench --large
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests -name __pycache__ -type d -exec rm -rf {} +
+
+$(VENV)/installed: pyproject.toml | $(BIN)/python
+	@echo "Installing Tenax into $(VENV) ..." >&2
+	@$(PIP) --editable . || $(OFFLINE)
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml | $(BIN)/python
+	@echo "Installing Tenax and its checks into $(VENV) ..." >&2
+	@$(PIP) --editable '.[dev]' || $(OFFLINE)
+	@touch $@ $(VENV)/installed
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Tenax needs Python 3.11 or newer; where that has another name: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "Python lacks its venv module; on Debian and Ubuntu: sudo apt install python3-venv" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,66 @@
+"""What every command stands in: the group, the configuration, and how a failure is told.
+
+Results go to stdout, the rest to stderr. Exit codes: 0 done, 1 failed, 2 wrong use, 3 not set up, 130 stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
+from typing import Concatenate, Final, ParamSpec, TypeVar
+
+import click
+
+from tenax.config import Config, load
+from tenax.errors import ConfigError, TenaxError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+FAILED: Final = 1
+NOT_SET_UP: Final = 3
+STOPPED: Final = 130
+
+# Names that people bring along from elsewhere: accepted, not advertised.
+HABITS: Final = {"sessions": "list"}
+
+
+class Commands(click.Group):
+    """A group that knows old habits."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, HABITS.get(cmd_name, cmd_name))
+
+
+def pass_config(command: Callable[Concatenate[Config, P], R]) -> Callable[P, R]:
+    """Load the configuration and pass it first. Only when the command runs: help needs none."""
+
+    def with_config(*args: P.args, **kwargs: P.kwargs) -> R:
+        root = click.get_current_context().find_root()
+        return command(load(os.environ, profile=root.params.get("profile")), *args, **kwargs)
+
+    return update_wrapper(with_config, command)
+
+
+def run(group: click.Group, args: Sequence[str] | None) -> int:
+    """Run a command and tell its failure in a sentence. A surprise is not caught: it is a bug."""
+    try:
+        code = group.main(args, prog_name="tenax", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return STOPPED
+    except TenaxError as error:
+        click.echo(f"tenax: {error}", err=True)
+        if error.hint:
+            click.echo(error.hint, err=True)
+        return NOT_SET_UP if isinstance(error, ConfigError) else FAILED
+    except BrokenPipeError:
+        # The reader has gone. Python flushes stdout once more at exit: let it go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    return code if isinstance(code, int) else 0

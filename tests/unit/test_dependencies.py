@@ -1,0 +1,28 @@
+"""docs/DEPENDENCIES.md names every package that pyproject.toml asks for."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_dependency_is_explained() -> None:
+    """A package without a row (name, licence, why) fails here."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    asked = [
+        *project["build-system"]["requires"],
+        *project["project"]["dependencies"],
+        *(one for extra in project["project"]["optional-dependencies"].values() for one in extra),
+        *(
+            line
+            for line in (ROOT / "tests/support/postgres-wheel.txt").read_text().splitlines()
+            if "==" in line
+        ),
+    ]
+    names = {re.split(r"[\[<>=~! ]", one)[0] for one in asked} - {"tenax"}
+    page = (ROOT / "docs/DEPENDENCIES.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([^`]+)` \| (\S.* \| \S.*) \|$", page, re.MULTILINE))
+    assert set(rows) == names
