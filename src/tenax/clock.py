@@ -1,0 +1,91 @@
+"""Clock and Ids: the only sources of time and chance.
+
+Everything that needs the time, a wait, a random number or a new id takes it from here, so that a test can
+hand in a simulated one (`tenax.testing.SimClock`) and get the same run twice.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import Protocol
+
+__all__ = ["Clock", "Ids", "SystemClock", "is_append_id"]
+
+
+class Clock(Protocol):
+    """Time as the journal needs it."""
+
+    def now_us(self) -> int:
+        """Wall clock, microseconds since 1970 UTC. For people; never compared to decide anything."""
+
+    def monotonic(self) -> float:
+        """Seconds that only grow within one boot of the machine and are the same for all its processes."""
+
+    def boot_id(self) -> str:
+        """Names the boot that `monotonic` counts from."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def boot_id(self) -> str:
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        except OSError:
+            # Elsewhere than on Linux (not tried): the moment of the boot, to the minute, names it well enough.
+            return f"booted-{round((time.time() - time.monotonic()) / 60)}"
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class Ids:
+    """New ids: UUID version 7, so that they sort by the time they were made."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def conversation(self) -> str:
+        return f"c_{self._uuid7()}"
+
+    def stretch(self) -> str:
+        return f"s_{self._uuid7()}"
+
+    def run(self) -> str:
+        return f"r_{self._uuid7()}"
+
+    def instance(self) -> str:
+        return f"i_{self._uuid7()}"
+
+    def append(self) -> bytes:
+        """The bytes of a version 7 UUID, made the short way: every append needs one."""
+        chance = bytearray(os.urandom(10))
+        chance[0] = 0x70 | chance[0] & 0x0F
+        chance[2] = 0x80 | chance[2] & 0x3F
+        return (self._clock.now_us() // 1000).to_bytes(6, "big") + chance
+
+    def salt(self) -> bytes:
+        return os.urandom(16)
+
+    def _uuid7(self) -> uuid.UUID:
+        ms = self._clock.now_us() // 1000
+        chance = int.from_bytes(os.urandom(10), "big")
+        value = (ms & (1 << 48) - 1) << 80 | 0x7 << 76 | (chance >> 68 & 0xFFF) << 64 | 0b10 << 62
+        return uuid.UUID(int=value | chance & (1 << 62) - 1)
+
+
+def is_append_id(value: object) -> bool:
+    """Whether these are bytes that `Ids.append` could have made: the store reads the time from them."""
+    return isinstance(value, bytes) and len(value) == 16 and value[6] >> 4 == 7 and value[8] >> 6 == 2  # noqa: PLR2004

@@ -1,0 +1,398 @@
+"""One frozen struct per kind of event, and the one way in and out of bytes.
+
+The kind is the tag. It stands in the record's header, not in the body, so a body is stored once and hashed as it is.
+`encode` validates: what comes out decodes to the same struct, or the event is refused before anything is stored.
+
+A *fact* is chained and stays. A *partial* (`ReplyDelta`) is replaced by a later fact and may be pruned; its body is a
+JSON array, because thousands of them are written per answer.
+
+The page `docs/formats/events.md` is generated from this file.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from tenax.errors import InvalidInput, StoreDamaged, TooLarge, UnknownKind
+from tenax.parts import Part
+
+__all__ = [
+    "BODY_BYTES_MAX",
+    "FACTS",
+    "KINDS",
+    "PARTIALS",
+    "ContentErased",
+    "ContextCompacted",
+    "ContextSummarised",
+    "ConversationArchived",
+    "ConversationCleared",
+    "ConversationOpened",
+    "ConversationPinned",
+    "ConversationRestored",
+    "ConversationRewound",
+    "ConversationTitled",
+    "Copied",
+    "Event",
+    "MessageAssistant",
+    "MessagePartial",
+    "MessageSystem",
+    "MessageTool",
+    "MessageUser",
+    "Origin",
+    "ReplyDelta",
+    "RunFinished",
+    "RunLate",
+    "RunSealed",
+    "RunStarted",
+    "StretchEnded",
+    "Unknown",
+    "decode",
+    "encode",
+]
+
+BODY_BYTES_MAX = 4 * 1024 * 1024
+"""The largest body of one event. Larger things are blobs."""
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The base of all kinds."""
+
+    kind: ClassVar[str]
+    code: ClassVar[int] = 0
+    """A partial's number in the store; 0 for facts."""
+    person: ClassVar[bool] = False
+    """Its text comes from a person: bad text is refused. Otherwise it is repaired and marked."""
+
+
+class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a fork comes from: the last event it took, and that event's digest in hex."""
+
+    conversation: str
+    seq: int
+    digest: str
+
+
+class Copied(msgspec.Struct, frozen=True, array_like=True):
+    """`count` events of the origin, from `first` on, stand here from `at` on."""
+
+    first: int
+    count: int
+    at: int
+
+
+# -- the conversation as a whole ---------------------------------------------------------------------------
+
+
+class ConversationOpened(Event, frozen=True):
+    """The first event of every journal. Opens the first stretch."""
+
+    kind: ClassVar[str] = "conversation.opened"
+    person: ClassVar[bool] = True
+    user: str
+    stretch: str
+    source: str = ""
+    parent: str | None = None
+    origin: Origin | None = None
+    copied: list[Copied] = []
+    extra: dict[str, Any] = {}
+
+
+class ConversationTitled(Event, frozen=True):
+    """The title in the list. `None` takes it away. `derived`: made from the words of the conversation."""
+
+    kind: ClassVar[str] = "conversation.titled"
+    person: ClassVar[bool] = True
+    title: str | None
+    derived: bool = False
+
+
+class ConversationPinned(Event, frozen=True):
+    """Kept at the top of the list, or no longer."""
+
+    kind: ClassVar[str] = "conversation.pinned"
+    pinned: bool
+
+
+class ConversationArchived(Event, frozen=True):
+    """Left out of the list (never out of search), or back in it."""
+
+    kind: ClassVar[str] = "conversation.archived"
+    archived: bool
+
+
+class ConversationRewound(Event, frozen=True):
+    """Undo: everything after `to` leaves transcript and context. `to` lies in the head stretch."""
+
+    kind: ClassVar[str] = "conversation.rewound"
+    to: int
+
+
+class ConversationCleared(Event, frozen=True):
+    """Everything before this leaves transcript and context."""
+
+    kind: ClassVar[str] = "conversation.cleared"
+
+
+class ConversationRestored(Event, frozen=True):
+    """Takes back the rewind or clear at seq `of`."""
+
+    kind: ClassVar[str] = "conversation.restored"
+    of: int
+
+
+class StretchEnded(Event, frozen=True):
+    """The head stretch ends without a successor."""
+
+    kind: ClassVar[str] = "stretch.ended"
+    person: ClassVar[bool] = True
+    stretch: str
+    reason: str
+
+
+class ContextSummarised(Event, frozen=True):
+    """The words that stand for everything up to `covers_to`. An event of its own, so that they can be erased."""
+
+    kind: ClassVar[str] = "context.summarised"
+    parts: list[Part]
+    covers_to: int
+    tokens_before: int | None = None
+    tokens_after: int | None = None
+    model: str | None = None
+    repaired: bool = False
+
+
+class ContextCompacted(Event, frozen=True):
+    """The stretch `parent` ends and `child` opens.
+
+    The context is now the words at seq `summary` and what stands after `covers_to`. `folded_to` is the head that the
+    summary was made from.
+    """
+
+    kind: ClassVar[str] = "context.compacted"
+    person: ClassVar[bool] = True
+    parent: str
+    child: str
+    summary: int
+    covers_to: int
+    folded_to: int
+
+
+class ContentErased(Event, frozen=True):
+    """The bodies of these events were taken away. Their hashes stay, so the chain still proves itself."""
+
+    kind: ClassVar[str] = "content.erased"
+    person: ClassVar[bool] = True
+    seqs: list[int]
+    by: str
+    why: str = ""
+
+
+# -- messages ----------------------------------------------------------------------------------------------
+
+
+class MessageUser(Event, frozen=True):
+    """A person's message. Only `ask` makes it an input that a run answers."""
+
+    kind: ClassVar[str] = "message.user"
+    person: ClassVar[bool] = True
+    parts: list[Part]
+    author: str = ""
+    ask: bool = False
+    extra: dict[str, Any] = {}
+
+
+class MessageAssistant(Event, frozen=True):
+    """An answer, whole. Replaces the partials of `request`."""
+
+    kind: ClassVar[str] = "message.assistant"
+    parts: list[Part]
+    request: int = 0
+    extra: dict[str, Any] = {}
+    repaired: bool = False
+
+
+class MessageSystem(Event, frozen=True):
+    """An instruction that came from neither side of the talk."""
+
+    kind: ClassVar[str] = "message.system"
+    parts: list[Part]
+    extra: dict[str, Any] = {}
+    repaired: bool = False
+
+
+class MessageTool(Event, frozen=True):
+    """What a tool answered."""
+
+    kind: ClassVar[str] = "message.tool"
+    parts: list[Part]
+    extra: dict[str, Any] = {}
+    repaired: bool = False
+
+
+class MessagePartial(Event, frozen=True):
+    """An answer that was cut off, sealed: it replaces the partials of `request` and stays for ever."""
+
+    kind: ClassVar[str] = "message.partial"
+    parts: list[Part]
+    request: int
+    repaired: bool = False
+
+
+class ReplyDelta(Event, frozen=True, array_like=True):
+    """Partial. Text of the answer to `request`, from character `offset` on."""
+
+    kind: ClassVar[str] = "reply.delta"
+    code: ClassVar[int] = 1
+    request: int
+    offset: int
+    text: str
+
+
+# -- runs --------------------------------------------------------------------------------------------------
+
+
+class RunStarted(Event, frozen=True):
+    """A run takes these inputs. One run at a time."""
+
+    kind: ClassVar[str] = "run.started"
+    inputs: list[int] = []
+
+
+class RunFinished(Event, frozen=True):
+    """The open run ends."""
+
+    kind: ClassVar[str] = "run.finished"
+    outcome: Literal["completed", "failed", "cancelled", "interrupted"]
+    why: str = ""
+
+
+class RunLate(Event, frozen=True):
+    """Output of a run that no longer has the conversation, kept where it belongs. Once per `(run, index)`."""
+
+    kind: ClassVar[str] = "run.late"
+    index: int
+    what: Literal["token", "tool", "tool_complete"]
+    payload: dict[str, Any]
+    repaired: bool = False
+
+
+class RunSealed(Event, frozen=True):
+    """No more output of this run will come."""
+
+    kind: ClassVar[str] = "run.sealed"
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """An event of a later version, or an erased one: only its header can be read."""
+
+    kind: str
+    body: bytes | None
+
+
+KINDS: dict[str, type[Event]] = {
+    each.kind: each
+    for each in (
+        ConversationOpened,
+        ConversationTitled,
+        ConversationPinned,
+        ConversationArchived,
+        ConversationRewound,
+        ConversationCleared,
+        ConversationRestored,
+        StretchEnded,
+        ContextSummarised,
+        ContextCompacted,
+        ContentErased,
+        MessageUser,
+        MessageAssistant,
+        MessageSystem,
+        MessageTool,
+        MessagePartial,
+        ReplyDelta,
+        RunStarted,
+        RunFinished,
+        RunLate,
+        RunSealed,
+    )
+}
+PARTIALS: dict[int, type[Event]] = {each.code: each for each in KINDS.values() if each.code}
+FACTS: frozenset[str] = frozenset(kind for kind, each in KINDS.items() if not each.code)
+
+_DECODERS = {kind: msgspec.json.Decoder(each) for kind, each in KINDS.items()}
+_encode = msgspec.json.Encoder().encode
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NUL_IN_JSON = b"\\u0000"
+
+
+def encode(event: Event) -> bytes:
+    """The body's bytes, checked against the kind's schema. Raises InvalidInput; stores nothing."""
+    if type(event) is not KINDS.get(getattr(event, "kind", "")):
+        raise UnknownKind(f"{type(event).__name__} is not an event of this version of Tenax.")
+    body = _encode_text(event)
+    if len(body) > BODY_BYTES_MAX:
+        raise TooLarge(
+            f"A {event.kind} of {len(body):,} bytes is larger than the {BODY_BYTES_MAX:,} that one event may have.",
+            hint="store it as a blob and name the blob",
+        )
+    try:
+        _DECODERS[event.kind].decode(body)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"This {event.kind} does not fit its schema: {error}.") from error
+    return body
+
+
+def decode(kind: str, body: bytes | None) -> Event | Unknown:
+    """The event that these bytes are. A kind from a later version, and an erased body, come back as Unknown."""
+    decoder = _DECODERS.get(kind)
+    if decoder is None or body is None:
+        return Unknown(kind, body)
+    try:
+        return decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise StoreDamaged(f"A stored {kind} cannot be read: {error}.", hint="run: tenax doctor") from error
+
+
+def _encode_text(event: Event) -> bytes:
+    try:
+        body = _encode(event)
+        if _NUL_IN_JSON not in body or not _bad_text(msgspec.to_builtins(event)):
+            return body
+    except UnicodeEncodeError:
+        pass
+    except (TypeError, OverflowError, RecursionError) as error:
+        raise InvalidInput(f"This {event.kind} holds something that is not JSON: {error}.") from error
+    if event.person:
+        raise InvalidInput(
+            "The text holds a NUL or half of a surrogate pair, which is no text.",
+            hint="remove the invalid characters and send it again",
+        )
+    return _encode(_repaired(event))
+
+
+def _repaired(event: Event) -> Event:
+    """The same event with every character that is no text replaced by U+FFFD, and marked."""
+    fields = {name: _repair(getattr(event, name)) for name in event.__struct_fields__}
+    return type(event)(**{name: name == "repaired" or value for name, value in fields.items()})
+
+
+def _repair(value: Any) -> Any:  # noqa: ANN401  (JSON of any shape)
+    if isinstance(value, str):
+        return _SURROGATE.sub("\ufffd", value).replace("\x00", "\ufffd")
+    if isinstance(value, list):
+        return [_repair(each) for each in value]
+    if isinstance(value, dict):
+        return {_repair(key): _repair(each) for key, each in value.items()}
+    if isinstance(value, msgspec.Struct):
+        return type(value)(*(_repair(getattr(value, name)) for name in value.__struct_fields__))
+    return value
+
+
+def _bad_text(value: Any) -> bool:  # noqa: ANN401  (JSON of any shape)
+    if isinstance(value, str):
+        return "\x00" in value or _SURROGATE.search(value) is not None
+    if isinstance(value, dict):
+        return any(_bad_text(key) or _bad_text(each) for key, each in value.items())
+    return isinstance(value, list) and any(map(_bad_text, value))

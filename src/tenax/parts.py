@@ -1,0 +1,85 @@
+"""What a message is made of: small frozen values, without identity.
+
+Bytes (a picture, a file) are blobs of the store; a part names them by hash. `text_of` is the one place that says
+which words of a part a person can search for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["File", "Image", "Part", "Reasoning", "Text", "ToolCall", "ToolResult", "blobs_of", "text_of"]
+
+
+class _Part(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="type"):
+    pass
+
+
+class Text(_Part, frozen=True, tag="text"):
+    """Words."""
+
+    text: str
+
+
+class Reasoning(_Part, frozen=True, tag="reasoning"):
+    """What a model thought before it answered; `signature` is the provider's, handed back as it came."""
+
+    text: str
+    signature: str | None = None
+
+
+class Image(_Part, frozen=True, tag="image"):
+    """A picture, by the hash of its blob."""
+
+    blob: str
+    media_type: str
+
+
+class File(_Part, frozen=True, tag="file"):
+    """A file, by the hash of its blob."""
+
+    blob: str
+    media_type: str
+    name: str = ""
+
+
+class ToolCall(_Part, frozen=True, tag="tool_call"):
+    """A model asks for a tool. `arguments` is the JSON text exactly as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class ToolResult(_Part, frozen=True, tag="tool_result"):
+    """What a tool answered to the call with this id."""
+
+    call: str
+    text: str
+    name: str = ""
+
+
+Part = Text | Reasoning | Image | File | ToolCall | ToolResult
+
+
+def text_of(parts: Iterable[Part]) -> str:
+    """The words of these parts that a person can read and search."""
+    return "\n".join(part.text for part in parts if isinstance(part, Text | ToolResult))
+
+
+def blobs_of(value: Any) -> Iterator[str]:  # noqa: ANN401  (walks decoded JSON of any kind, known or not)
+    """Every blob that a decoded body names, wherever it stands in it."""
+    if isinstance(value, dict):
+        blob = value.get("blob")
+        if isinstance(blob, str):
+            yield blob
+        value = value.values()
+    elif not isinstance(value, list):
+        return
+    for each in value:
+        yield from blobs_of(each)
