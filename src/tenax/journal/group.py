@@ -1,0 +1,236 @@
+"""Group commit: appends that wait share one transaction.
+
+A caller that finds nobody before it commits in its own thread. When callers queue, the one that leads takes all that
+wait, and the next leader is the first caller still waiting. An asynchronous caller has no thread to lead with, so a
+writer thread leads for it; that thread is made when it is first needed. Nobody is told anything before the commit of
+its group has returned.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+from tenax.errors import StoreBusy, StoreMisused
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from tenax.journal.base import Recorded
+    from tenax.journal.plan import Append
+
+__all__ = ["APPENDS_PER_GROUP_MAX", "BYTES_PER_GROUP_MAX", "GroupCommit", "Waiter"]
+
+APPENDS_PER_GROUP_MAX = 256
+BYTES_PER_GROUP_MAX = 1024 * 1024
+WAITING_MAX = 20_000
+
+
+class Waiter:
+    """One caller and its append. Exactly one of `recorded` and `error` is set when it is done."""
+
+    __slots__ = ("_signal", "append", "deadline", "deserted", "done", "error", "future", "leads", "recorded")
+
+    def __init__(self, append: Append, deadline: float, future: asyncio.Future[list[Recorded]] | None = None) -> None:
+        self.append = append
+        self.deadline = deadline
+        self.future = future
+        self.recorded: list[Recorded] = []
+        self.error: BaseException | None = None
+        self.done = False
+        self.leads = False
+        self.deserted = False
+        """Its caller was interrupted and no longer waits."""
+        self._signal: threading.Lock | None = None
+
+    def settle(self, outcome: Sequence[Recorded] | BaseException) -> None:
+        """Set the outcome. Waking the caller is the group's business."""
+        if isinstance(outcome, BaseException):
+            self.error = outcome
+        else:
+            self.recorded = list(outcome)
+        self.done = True
+
+    def block(self) -> None:
+        """Make ready to wait; called under the queue's lock."""
+        self._signal = threading.Lock()
+        self._signal.acquire()
+
+    def wait(self) -> None:
+        """Wait to be done, or to lead."""
+        if self._signal is not None:
+            self._signal.acquire()
+
+    def wake(self) -> None:
+        if self._signal is not None:
+            self._signal.release()
+
+
+class GroupCommit:
+    """The queue before the store. `commit` settles every waiter of the group that it is given."""
+
+    def __init__(self, commit: Callable[[list[Waiter]], None], name: str) -> None:
+        self._commit = commit
+        self._name = name
+        self._lock = threading.Lock()
+        self._waiting: deque[Waiter] = deque()
+        self._led = False
+        self._closed = False
+        self._writer: threading.Thread | None = None
+        self._call_writer = threading.Semaphore(0)
+        self._writer_leads = False
+        self.groups = 0
+        self.appends = 0
+
+    def run(self, waiter: Waiter) -> list[Recorded]:
+        """Append and wait for the outcome."""
+        try:
+            if not self._join(waiter):
+                waiter.wait()
+            if not waiter.done:
+                self._lead(until=waiter)
+        except KeyboardInterrupt:
+            self._desert(waiter)
+            raise
+        if waiter.error is not None:
+            raise waiter.error
+        return waiter.recorded
+
+    def submit(self, waiter: Waiter) -> None:
+        """Append without waiting; `waiter.future` learns the outcome."""
+        if self._join(waiter):
+            self._wake_writer()
+
+    def close(self) -> None:
+        """Take no more. What waits is still committed."""
+        with self._lock:
+            self._closed = True
+            writer = self._writer
+        if writer is not None and writer is not threading.current_thread():
+            self._call_writer.release()
+            writer.join()
+
+    def _join(self, waiter: Waiter) -> bool:
+        """Queue up. True if the caller has to lead."""
+        with self._lock:
+            if self._closed:
+                raise StoreMisused("The store was closed.")
+            if len(self._waiting) >= WAITING_MAX:
+                raise StoreBusy(f"{WAITING_MAX:,} appends wait for the store already; this one was not taken.")
+            self._waiting.append(waiter)
+            if not self._led:
+                self._led = waiter.leads = True
+                return True
+            if waiter.future is None:
+                waiter.block()
+            return False
+
+    def _desert(self, waiter: Waiter) -> None:
+        """The caller was interrupted (Ctrl-C). Its append goes on without it; if it led, the writer thread leads."""
+        with self._lock:
+            waiter.deserted = True
+            leads, waiter.leads = waiter.leads, False
+        if leads:
+            self._wake_writer()
+
+    def _wake_writer(self) -> None:
+        self._writer_leads = True
+        if self._writer is None:
+            self._writer = threading.Thread(target=self._write, name=f"{self._name}-writer", daemon=True)
+            self._writer.start()
+        self._call_writer.release()
+
+    def _write(self) -> None:
+        while True:
+            self._call_writer.acquire()
+            if self._writer_leads:
+                self._writer_leads = False
+                self._lead(until=None)
+            if self._closed:
+                return
+
+    def _lead(self, until: Waiter | None) -> None:
+        """Commit group after group: until this waiter is done, or (the writer thread) until nobody waits."""
+        while True:
+            group = self._take()
+            if group:
+                self._settle(group)
+            with self._lock:
+                if self._waiting and (until is None or not until.done):
+                    continue
+                if until is not None:
+                    until.leads = False
+                if not self._waiting:
+                    self._led = False
+                    return
+                # Leadership goes on to the first who waits; `_led` stays true, so nobody else takes it.
+                heir = self._waiting[0]
+                has_thread = heir.future is None and not heir.deserted
+                heir.leads = has_thread
+            if has_thread:
+                heir.wake()
+            else:
+                self._wake_writer()
+            return
+
+    def _take(self) -> list[Waiter]:
+        """The next group: bounded by count and bytes; what has to be alone is alone."""
+        group: list[Waiter] = []
+        nbytes = 0
+        with self._lock:
+            while self._waiting and len(group) < APPENDS_PER_GROUP_MAX:
+                append = self._waiting[0].append
+                nbytes += append.nbytes
+                if group and (append.solo or nbytes > BYTES_PER_GROUP_MAX):
+                    break
+                group.append(self._waiting.popleft())
+                if append.solo:
+                    break
+            self.groups += 1
+            self.appends += len(group)
+        return group
+
+    def _settle(self, group: list[Waiter]) -> None:
+        try:
+            self._commit(group)
+        except Exception as error:  # noqa: BLE001  (a surprise ends the group, and each of its callers is told)
+            for waiter in group:
+                if not waiter.done:
+                    waiter.settle(error)
+        except KeyboardInterrupt:
+            # The leader is interrupted, the others are not: their appends go back to the front of the queue, and
+            # are looked up before they are tried again.
+            again = [waiter for waiter in group if not waiter.done]
+            for waiter in again:
+                waiter.append.repeated = True
+            with self._lock:
+                self._waiting.extendleft(reversed(again))
+            raise
+        finally:
+            _tell([waiter for waiter in group if waiter.done])
+
+
+def _tell(group: list[Waiter]) -> None:
+    """Wake everybody in the group: threads one by one, each event loop once."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Waiter]] = {}
+    for waiter in group:
+        if waiter.future is None:
+            waiter.wake()
+        else:
+            by_loop.setdefault(waiter.future.get_loop(), []).append(waiter)
+    for loop, waiters in by_loop.items():
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(_resolve, waiters)
+
+
+def _resolve(waiters: list[Waiter]) -> None:
+    for waiter in waiters:
+        future = waiter.future
+        if future is None or future.done():
+            continue
+        if waiter.error is not None:
+            future.set_exception(waiter.error)
+        else:
+            future.set_result(waiter.recorded)

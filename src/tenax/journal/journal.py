@@ -1,0 +1,669 @@
+"""The journal: one append-only record of events per conversation, and everything that reads it by number.
+
+Writing has one verb, `append`. Everything else is a reader that holds a number. A `Journal` is a handle for one user:
+nothing of another user's is reachable through it. `of(user)` is the handle of another user on the same store, and
+`of(None)` that of the process itself, which sees what every user's readers owe and the contents of nobody.
+
+The engines differ below this (`store.py`); `aio.py` has the same verbs for asyncio.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from tenax.errors import CursorMoved, Gone, InvalidInput, LeaseLost, NoSuchConversation, RunConflict, TooLarge
+from tenax.events import (
+    ContentErased,
+    ContextCompacted,
+    ContextSummarised,
+    ConversationOpened,
+    ConversationTitled,
+    Copied,
+    Event,
+    MessageAssistant,
+    MessagePartial,
+    MessageUser,
+    Origin,
+    Unknown,
+    decode,
+    encode,
+)
+from tenax.journal.base import (
+    Behind,
+    Dedup,
+    Entry,
+    Erased,
+    Expect,
+    Head,
+    Hits,
+    Instance,
+    Lease,
+    Reader,
+    Recorded,
+    Row,
+    Stretch,
+    Summary,
+)
+from tenax.journal.index import MESSAGE_ROLES, ROLES
+from tenax.journal.plan import Append, check_id
+from tenax.journal.store import ALL_SEQS, bounds, drop_mentions, recorded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import TracebackType
+
+    from tenax.journal.search import Search
+    from tenax.journal.store import Store, Tx
+
+__all__ = ["BLOB_BYTES_MAX", "Journal"]
+
+BLOB_BYTES_MAX = 64 * 1024 * 1024
+_CHUNK = 1024 * 1024
+_PAGE_MAX = 10_000
+_TAIL_PAGE = 500
+_SUMMARY_ROLE = 6
+_LATE_ROLE = 7
+
+
+class Journal:
+    """One user's conversations in one store. Safe to use from any thread."""
+
+    def __init__(self, store: Store, user: str | None, search: Search) -> None:
+        self._store = store
+        self._search = search
+        self._seen: dict[str, int] = {}
+        self._readers: set[Reader] = set()
+        self.user = check_id("user", user) if user is not None else None
+        self.clock = store.clock
+        self.ids = store.ids
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def of(self, user: str | None) -> Journal:
+        """The same store, for another user; None: for the process itself."""
+        return Journal(self._store, user, self._search)
+
+    def close(self) -> None:
+        """Commit what waits and let go of the store, for all its users."""
+        self._search.close()
+        self._store.close()
+
+    @property
+    def store(self) -> Store:
+        """The engine behind this handle."""
+        return self._store
+
+    @property
+    def incarnation(self) -> str:
+        """Which life of the store its numbers belong to. Other lives' numbers mean something else."""
+        return self._store.incarnation
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        conversation: str,
+        events: Sequence[Event],
+        *,
+        expect: Expect | None = None,
+        lease: Lease | None = None,
+        dedup: Dedup | None = None,
+        append_id: bytes | None = None,
+        run: str | None = None,
+    ) -> list[Recorded]:
+        """Store these events, all or nothing, and say where they stand.
+
+        When this returns, facts survive `kill -9` and power loss. Refused: nothing was stored, and the error says
+        why. `OutcomeUnknown`: append again with its `append_id`.
+        """
+        append = self.prepare(conversation, events, run=run, expect=expect, lease=lease, dedup=dedup, append_id=append_id)
+        return self._store.queue.run(self._store.waiter(append))
+
+    def prepare(
+        self,
+        conversation: str,
+        events: Sequence[Event],
+        *,
+        run: str | None,
+        expect: Expect | None,
+        lease: Lease | None,
+        dedup: Dedup | None,
+        append_id: bytes | None,
+    ) -> Append:
+        """Check and encode an append, without storing it. Raises InvalidInput."""
+        return Append.of_events(self._user(), conversation, events, run=run, ids=self.ids, expect=expect, lease=lease,
+                                dedup=dedup, append_id=append_id)  # fmt: skip
+
+    def load(self, conversation: str, opened: ConversationOpened, entries: Sequence[Entry]) -> list[Recorded]:
+        """Store a conversation from elsewhere as a new one. No reader that starts `now` is sent its history."""
+        return self._store.queue.run(self._store.waiter(self.prepare_load(conversation, opened, entries)))
+
+    def prepare_load(self, conversation: str, opened: ConversationOpened, entries: Sequence[Entry]) -> Append:
+        """Check a whole conversation, without storing it. Raises InvalidInput."""
+        return Append.of_entries(self._user(), conversation, opened, entries, ids=self.ids)
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def read(self, conversation: str, *, after: int = 0, limit: int = 1000, upto: int = ALL_SEQS) -> list[Recorded]:
+        """Events after a number, facts and partials in one order."""
+        _whole("after", after)
+        _page(limit)
+        low, _ = bounds(self._num(conversation))
+        where = {"low": low + min(after, ALL_SEQS), "high": low + min(upto, ALL_SEQS), "limit": limit}
+        return [recorded(conversation, row) for row in self._store.query("read", **where)]
+
+    def head(self, conversation: str) -> Head:
+        """What is known of a conversation without reading its events."""
+        num = self._num(conversation)
+        rows = self._store.query("head", num=num)
+        if not rows:
+            raise self._missing(conversation)
+        return Head(conversation, *rows[0])
+
+    def rows(self, conversation: str, *, before: int | None = None, limit: int = 50) -> list[Row]:
+        """The last rows of the transcript, or the last before a seq, oldest first: where they stand, not their text."""
+        _page(limit)
+        low, high = bounds(self._num(conversation))
+        end = high if before is None else low + _whole("before", before)
+        found = self._store.query("last_rows", low=low, high=end, limit=limit)
+        return [Row(first, place & ALL_SEQS, ROLES[role]) for place, first, role in reversed(found)]
+
+    def open(self, conversation: str, *, before: int | None = None, limit: int = 50) -> list[Recorded]:
+        """The events of the last rows of the transcript, and what came after them. Reads ranges, not the journal."""
+        num = self._num(conversation)
+        low, high = bounds(num)
+        ranges = _joined([(row.first, row.last) for row in self.rows(conversation, before=before, limit=limit)])
+
+        def work(tx: Tx) -> list[Recorded]:
+            found: list[Recorded] = []
+            spans = [(low + first - 1, low + last) for first, last in ranges]
+            if before is None:
+                spans.append((spans[-1][1] if spans else low, high))
+            for start, end in spans:
+                rows = tx.run("read", {"low": start, "high": end, "limit": _PAGE_MAX})
+                found += [recorded(conversation, row) for row in rows]
+            return found
+
+        return self._store.read(work)
+
+    def messages(self, conversation: str, *, after: int = 0, upto: int = ALL_SEQS) -> list[Recorded]:
+        """The messages that stand between two numbers: undone and cleared ones do not."""
+        low, _ = bounds(self._num(conversation))
+        rows = self._store.query("messages", low=low + after, high=low + upto, roles=MESSAGE_ROLES)
+        return [recorded(conversation, row) for row in rows]
+
+    def fact(self, conversation: str, seq: int) -> Recorded | None:
+        """One event by its number."""
+        low, _ = bounds(self._num(conversation))
+        rows = self._store.query("fact", place=low + _whole("seq", seq))
+        return recorded(conversation, rows[0]) if rows else None
+
+    def conversations(
+        self, *, archived: bool = False, after: tuple[int, int, int] | None = None, limit: int = 50
+    ) -> list[Summary]:
+        """A page of the list, pinned first, then newest first. `after` is the `place` of the last one seen."""
+        _page(limit)
+        pinned, updated_at, num = after or (2, 1 << 62, 1 << 62)
+        where = {"owner": self._user(), "archived": int(archived), "limit": limit}
+        rows = self._store.query("list", **where, pinned=pinned, updated_at=updated_at, num=num)
+        return [_summary(row) for row in rows]
+
+    def summary(self, conversation: str) -> Summary:
+        """A conversation as the list shows it."""
+        rows = self._store.query("summary", num=self._num(conversation))
+        if not rows:
+            raise self._missing(conversation)
+        return _summary(rows[0])
+
+    def stretch(self, name: str) -> Stretch | None:
+        """A stretch by its name."""
+        rows = self._store.query("stretch", owner=self._user(), name=name)
+        return Stretch(*rows[0]) if rows else None
+
+    def children(self, stretch: str) -> list[str]:
+        """The stretches that name this one as their parent, oldest first."""
+        return [row[0] for row in self._store.query("children", owner=self._user(), name=stretch)]
+
+    def late(self, conversation: str, run: str) -> int:
+        """How much late output of this run is stored."""
+        rows = self._store.query("run", num=self._num(conversation), run=run)
+        return int(rows[0][3]) if rows else 0
+
+    def search(self, words: str, *, conversation: str | None = None, before: int | None = None, limit: int = 20) -> Hits:
+        """Messages with these words, newest first, from the moment they are stored. `before` goes on from a page."""
+        _page(limit)
+        num = None if conversation is None else self._num(conversation)
+        return self._search.find(self._user(), words, num=num, before=before, limit=limit)
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+
+    def wait(self, conversation: str, after: int, *, seconds: float) -> bool:
+        """Wait until there is an event after this number. False when there was none in that time."""
+        num = self._num(conversation)
+        deadline = self.clock.monotonic() + seconds
+        hint = threading.Event()
+        with self._store.hub.listening(num, hint.set):
+            while True:
+                hint.clear()
+                if self.head(conversation).head > after:
+                    return True
+                left = deadline - self.clock.monotonic()
+                if left <= 0:
+                    return False
+                hint.wait(min(left, 1.0))
+
+    def tail(self, conversation: str, after: int = 0, *, stop: threading.Event | None = None) -> Iterator[Recorded]:
+        """Every event after a number, the stored ones and then the new ones as they come, until `stop` is set."""
+        hint = threading.Event()
+        with self._store.hub.listening(self._num(conversation), hint.set):
+            while stop is None or not stop.is_set():
+                hint.clear()
+                page = self.read(conversation, after=after, limit=_TAIL_PAGE)
+                yield from page
+                if page:
+                    after = page[-1].seq
+                else:
+                    hint.wait(0.25)
+
+    # -- leases ----------------------------------------------------------------------------------------------
+
+    def claim(self, name: str, holder: str, seconds: float, *, take_over: bool = False) -> Lease | None:
+        """The right to act under this name, or None while somebody has it.
+
+        Another's lease is free when it was released, its instance is dead, or it has run out and this process has
+        been connected for its whole length (so that a sleep or a restart reaps nobody alive). `take_over` asks nobody.
+        """
+        check_id("lease", name)
+        check_id("holder", holder)
+        if not 0 < seconds <= 7 * 86400:
+            raise InvalidInput("A lease lasts for more than 0 seconds and at most a week.")
+        user, instance, token = self._user(), self._store.live(), self.ids.append()
+
+        def work(tx: Tx) -> Lease | None:
+            now = self._store.now(tx)
+            fence = 0
+            for row in tx.run("lease", {"owner": user, "name": name}):
+                fence = row[1]
+                if row[6] == token:  # an earlier try of this very call went through
+                    return Lease(name, holder, fence, seconds, token)
+                if not take_over and not self._free(tx, row, now):
+                    return None
+            taken = {"fence": fence + 1, "until": now + seconds, "seconds": seconds, "token": token}
+            where = {"owner": user, "name": name, "holder": holder}
+            tx.run("put_lease", {**where, **taken, "instance": instance, "life": self._store.life()})
+            return Lease(name, holder, fence + 1, seconds, token)
+
+        return self._store.change(work)
+
+    def _free(self, tx: Tx, row: tuple[object, ...], now: float) -> bool:
+        holder, _, until, seconds, instance, life, _ = row
+        if holder is None or life != self._store.life() or not self._store.alive(tx, str(instance)):
+            return True
+        return now > float(str(until)) and now - self._store.connected_since() >= float(str(seconds))
+
+    def renew(self, lease: Lease, *, seconds: float | None = None) -> Lease:
+        """Keep the lease for its length again, counted from now. Raises LeaseLost."""
+        length = lease.seconds if seconds is None else seconds
+        where = {"owner": self._user(), "name": lease.name, "fence": lease.fence, "token": lease.token}
+
+        def work(tx: Tx) -> bool:
+            return bool(tx.run("renew_lease", {**where, "until": self._store.now(tx) + length, "seconds": length}))
+
+        if not self._store.change(work):
+            raise LeaseLost(f"{lease.name} is no longer held by {lease.holder}.")
+        return Lease(lease.name, lease.holder, lease.fence, length, lease.token)
+
+    def release(self, lease: Lease) -> bool:
+        """Give the lease back. Its fence stays, so an old holder never passes for a new one."""
+        where = {"owner": self._user(), "name": lease.name, "fence": lease.fence, "token": lease.token}
+        return bool(self._store.change(lambda tx: tx.run("release_lease", where)))
+
+    def holder(self, name: str) -> str | None:
+        """Who holds this lease now: nobody when it was released, ran out, or its instance is dead."""
+
+        def work(tx: Tx) -> str | None:
+            for row in tx.run("lease", {"owner": self._user(), "name": name}):
+                expired = self._store.now(tx) > row[2] or row[5] != self._store.life()
+                if row[0] is not None and not expired and self._store.alive(tx, row[4]):
+                    return str(row[0])
+            return None
+
+        return self._store.read(work)
+
+    # -- instances -------------------------------------------------------------------------------------------
+
+    @property
+    def instance(self) -> str:
+        """This process, as the store knows it. It is alive while it holds its lock."""
+        return self._store.live()
+
+    def instances(self) -> list[Instance]:
+        """Every process that has used this store, and whether it lives."""
+
+        def work(tx: Tx) -> list[Instance]:
+            rows = tx.run("instances")
+            return [Instance(*row, alive=row[3] is None and self._store.alive(tx, row[0])) for row in rows]
+
+        return self._store.read(work)
+
+    def swept(self, instance: str) -> bool:
+        """Say that everything a dead instance had is in the store. True once."""
+        where = {"id": instance, "at": self.clock.now_us()}
+        return bool(self._store.change(lambda tx: tx.run("sweep_instance", where)))
+
+    # -- durable readers -------------------------------------------------------------------------------------
+
+    def cursor(self, reader: Reader, conversation: str) -> int:
+        """How far this reader is."""
+        self._know(reader)
+        rows = self._store.query("cursor", num=self._num(conversation), reader=reader.name)
+        if not rows:
+            raise self._missing(conversation)
+        return int(rows[0][0])
+
+    def advance(self, reader: Reader, conversation: str, to: int, *, was: int, lease: Lease) -> None:
+        """Move the cursor on, if it still stands where the caller thinks and the lease is still the caller's."""
+        self._know(reader)
+        num = self._num(conversation)
+        if _whole("to", to) < _whole("was", was):
+            raise InvalidInput(f"A cursor moves forward, not from {was} to {to}.")
+
+        def work(tx: Tx) -> int | None:
+            self._held(tx, lease)
+            if tx.run("advance", {"num": num, "reader": reader.name, "to": to, "was": was}):
+                return to
+            rows = tx.run("cursor", {"num": num, "reader": reader.name})
+            return int(rows[0][0]) if rows else None
+
+        stands = self._store.change(work)
+        if stands is None:
+            raise self._missing(conversation)
+        if stands != to:
+            raise CursorMoved(f"{reader.name} stands at {stands} in {conversation}, not at {was}.")
+
+    def defer(self, reader: Reader, conversation: str, *, seconds: float, error: str, lease: Lease) -> int:
+        """It did not work: leave this conversation alone for a while. How often that has happened in a row."""
+        self._know(reader)
+        where = {"num": self._num(conversation), "reader": reader.name, "error": error[:500]}
+
+        def work(tx: Tx) -> int:
+            self._held(tx, lease)
+            rows = tx.run("defer", {**where, "retry_at": self.clock.now_us() + int(seconds * 1e6)})
+            return int(rows[0][0]) if rows else 0
+
+        return self._store.change(work)
+
+    def behind(self, reader: Reader, limit: int = 100) -> list[Behind]:
+        """Conversations in which this reader has work, but for those it was told to leave alone for now.
+
+        Each call goes on where the last one stopped, so that one bad conversation never hides the others.
+        """
+        _page(limit)
+        self._know(reader)
+        where = {"reader": reader.name, "now": self.clock.now_us(), "owner": self.user, "limit": limit}
+        past = self._seen.get(reader.name, 0)
+        rows = self._store.query("behind", **where, past=past)
+        if past and len(rows) < limit:
+            again = self._store.query("behind", **{**where, "limit": limit - len(rows)}, past=0)
+            rows += [row for row in again if row[6] <= past]
+        self._seen[reader.name] = rows[-1][6] if len(rows) == limit else 0
+        return [Behind(*row[:6]) for row in rows]
+
+    def _know(self, reader: Reader) -> None:
+        """Make a reader known, once: its cursors are placed in every conversation there is, by its start policy."""
+        if reader in self._readers:
+            return
+        check_id("reader", reader.name)
+        known = self._store.query("reader", name=reader.name)
+        if not known:
+            row = {"name": reader.name, "follows": reader.follows, "start": reader.start}
+
+            def work(tx: Tx) -> None:
+                if not tx.run("reader", {"name": reader.name}):
+                    self._store.lock_all(tx)
+                    tx.run("put_reader", row)
+                    tx.run("place_reader", row)
+
+            self._store.change(work)
+            known = self._store.query("reader", name=reader.name)
+        if tuple(known[0]) != (reader.follows, reader.start):
+            raise InvalidInput(f"The reader {reader.name} follows {known[0][0]} from {known[0][1]}, and cannot change that.")
+        self._readers.add(reader)
+
+    def _held(self, tx: Tx, lease: Lease) -> None:
+        rows = tx.run("fence", {"owner": self._user(), "name": lease.name})
+        if not rows or tuple(rows[0]) != (lease.fence, lease.token):
+            raise LeaseLost(f"{lease.name} is no longer held by {lease.holder}.")
+
+    # -- blobs -----------------------------------------------------------------------------------------------
+
+    def put_blob(self, data: bytes) -> str:
+        """Store bytes under their hash, before the event that names them."""
+        if len(data) > BLOB_BYTES_MAX:
+            raise TooLarge(f"{len(data):,} bytes are more than the {BLOB_BYTES_MAX:,} that one blob may have.")
+        name = hashlib.sha256(data).hexdigest()
+        where = {"owner": self._user(), "hash": name}
+        chunks = [(start // _CHUNK, data[start : start + _CHUNK]) for start in range(0, len(data), _CHUNK)]
+
+        def work(tx: Tx) -> None:
+            if tx.run("put_blob", {**where, "size": len(data), "at": self.clock.now_us()}):
+                for n, chunk in chunks:
+                    tx.run("put_chunk", {**where, "n": n, "bytes": chunk})
+
+        self._store.change(work)
+        return name
+
+    def get_blob(self, name: str) -> bytes | None:
+        """The bytes with this hash, if this user has stored them."""
+        where = {"owner": self._user(), "hash": name}
+
+        def work(tx: Tx) -> bytes | None:
+            if not tx.run("blob", where):
+                return None
+            return b"".join(bytes(row[0]) for row in tx.run("blob_bytes", where))
+
+        return self._store.read(work)
+
+    # -- fork, erase, delete, prune --------------------------------------------------------------------------
+
+    def fork(self, conversation: str, *, upto: int | None = None, stretch: str | None = None) -> str:
+        """A new conversation with what stands up to a seq. Leases, approvals, receipts and open runs stay behind."""
+        head = self.head(conversation)
+        end = head.head if upto is None else _whole("upto", upto)
+        low, _ = bounds(self._num(conversation))
+        rows = self._store.query("standing_facts", low=low, high=low + min(end, ALL_SEQS))
+        last = self.fact(conversation, max((row[2] & ALL_SEQS for row in rows), default=1))
+        copies = [
+            recorded(conversation, row[2:])
+            for row in rows
+            if row[0] < _SUMMARY_ROLE and row[6] is not None and (row[5] is None or row[5] != head.run)
+        ]
+        summaries = [recorded(conversation, row[2:]) for row in rows if row[0] == _SUMMARY_ROLE]
+        name = stretch or self.ids.stretch()
+        fork = self.ids.conversation()
+        origin = Origin(conversation, last.seq if last else 1, last.digest.hex() if last else "")
+        opened = ConversationOpened(
+            self._user(), name, source="fork", origin=origin, copied=_ranges([each.seq for each in copies])
+        )
+        entries = [Entry(each.kind, each.at, None, _detached(each)) for each in copies]
+        entries += self._carried_summary(copies, summaries, name)
+        self.load(fork, opened, entries)
+        return fork
+
+    def _carried_summary(self, copies: list[Recorded], summaries: list[Recorded], stretch: str) -> list[Entry]:
+        """A fork of a compacted conversation starts from the same summary."""
+        if not summaries or not isinstance(words := summaries[-1].event, ContextSummarised):
+            return []
+        covered = sum(each.seq <= words.covers_to for each in copies)
+        at = len(copies) + 2
+        summary = msgspec.structs.replace(words, covers_to=covered + 1)
+        compacted = ContextCompacted(stretch, self.ids.stretch(), at, covered + 1, at)
+        now = self.clock.now_us()
+        return [Entry(each.kind, now, None, encode(each)) for each in (summary, compacted)]
+
+    def erase(self, conversation: str, seqs: Sequence[int], *, by: str, why: str = "") -> Erased:
+        """Take the text of these events away, and all that was derived from it; the chain still proves itself.
+
+        It reaches summaries that covered them, titles made from them, forks, blobs, partials and search. It cannot
+        reach backups, exports, or what a model or a person has read.
+        """
+        reached: dict[str, list[int]] = {}
+        self._reach(conversation, {_whole("seq", seq) for seq in seqs}, reached)
+        for each, found in reached.items():
+            if found:
+                self.append(each, [ContentErased(found, by, why)])
+            self._search.forget(self._num(each), found)
+        return Erased({each: found for each, found in reached.items() if found}, self._store.scrub())
+
+    def _reach(self, conversation: str, seqs: set[int], reached: dict[str, list[int]]) -> None:
+        """These events, what was derived from them here, and their copies in forks."""
+        num = self._num(conversation)
+        low, high = bounds(num)
+        wanted = set(seqs)
+        for place, _, body in self._store.query("derived", low=low, high=high):
+            seq = place & ALL_SEQS
+            match decode(_, body):
+                case ContextSummarised(covers_to=covers_to) if any(each <= covers_to for each in seqs):
+                    wanted.add(seq)
+                case ConversationTitled(derived=True) if any(each < seq for each in seqs):
+                    wanted.add(seq)
+        there = [each for each in sorted(wanted) if (fact := self.fact(conversation, each)) and not fact.erased]
+        if not there and not any(self.fact(conversation, each) for each in seqs):
+            raise InvalidInput(f"{conversation} has no fact at {sorted(seqs)[:5]}.")
+        reached[conversation] = there
+        for fork, body in self._store.query("forks", num=num):
+            opened = decode("conversation.opened", body)
+            if isinstance(opened, ConversationOpened):
+                copied = {
+                    part.at + seq - part.first
+                    for part in opened.copied
+                    for seq in seqs
+                    if part.first <= seq < part.first + part.count
+                }
+                if copied:
+                    self._reach(fork, copied, reached)
+
+    def delete(self, conversation: str) -> None:
+        """Remove a conversation. A tombstone stays, so that late writers are told `Gone`."""
+        num = self._num(conversation)
+        key = (self._user(), conversation)
+        low, high = bounds(num)
+
+        def work(tx: Tx) -> None:
+            state = self._store.heads(tx, [key]).get(key)
+            if state is None:
+                return
+            if state.run is not None:
+                raise RunConflict("A run is open in this conversation.", hint="stop it, then delete the conversation")
+            tx.run("put_tombstone", {"num": num, "at": self.clock.now_us()})
+            drop_mentions(tx, key[0], low, high)
+            for name in ("events", "partials", "rows"):
+                tx.run(f"delete_{name}", {"low": low, "high": high})
+            for name in ("runs", "stretches", "cursors", "head"):
+                tx.run(f"delete_{name}", {"num": num})
+            tx.run("orphan_forks", {"num": num})
+            tx.run("delete_conversation", {"num": num})
+
+        self._store.change(work)
+        self._store.hub.notify([num])
+        self._search.forget(num, None)
+        self._store.scrub()
+
+    def prune(self, conversation: str) -> int:
+        """Drop the partials that a fact has replaced. How many."""
+        low, high = bounds(self._num(conversation))
+
+        def work(tx: Tx) -> int:
+            by_request: dict[int, list[int]] = {}
+            for place, code, body in tx.run("partials_of", {"low": low, "high": high}):
+                by_request.setdefault(msgspec.json.decode(body)[0] if code else 0, []).append(place)
+            replaced = [
+                places
+                for request, places in by_request.items()
+                if tx.run("replaced", {"low": low + request, "high": high, "first": request})
+            ]
+            for places in replaced:
+                tx.many("drop_partial", [(place,) for place in places])
+            return sum(map(len, replaced))
+
+        return self._store.change(work)
+
+    # -- small things ----------------------------------------------------------------------------------------
+
+    def _user(self) -> str:
+        if self.user is None:
+            raise InvalidInput("This handle belongs to no user.", hint="use journal.of(user)")
+        return self.user
+
+    def number(self, conversation: str) -> int:
+        """The conversation's number in the store, for who listens to hints."""
+        return self._num(conversation)
+
+    def _num(self, conversation: str) -> int:
+        num = self._store.num(self._user(), check_id("conversation", conversation))
+        if not num:
+            raise self._missing(conversation)
+        return num
+
+    def _missing(self, conversation: str) -> Gone | NoSuchConversation:
+        if self._store.query("tombstone", owner=self._user(), id=conversation):
+            return Gone(f"Conversation {conversation} was deleted.")
+        return NoSuchConversation(f"There is no conversation {conversation}.", hint="run: tenax list")
+
+
+def _whole(what: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= ALL_SEQS:
+        raise InvalidInput(f"`{what}` is a number from 0 on, not {value!r}.")
+    return value
+
+
+def _page(limit: object) -> None:
+    if not isinstance(limit, int) or not 1 <= limit <= _PAGE_MAX:
+        raise InvalidInput(f"A page has 1 to {_PAGE_MAX:,} rows, not {limit!r}.")
+
+
+def _summary(row: tuple[object, ...]) -> Summary:
+    values = msgspec.convert(row, tuple[str, str | None, str | None, str, int, int, int, int, int, str | None, int])
+    *shown, opened_at, updated_at, pinned, archived, run, num = values
+    place = (pinned, updated_at, num)
+    return Summary(*shown, opened_at, updated_at, bool(pinned), bool(archived), run is not None, place)
+
+
+def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same numbers in as few ranges as possible."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return joined
+
+
+def _ranges(seqs: list[int]) -> list[Copied]:
+    """Which events of the origin stand where in a fork, whose first event is its own."""
+    found: list[Copied] = []
+    for at, seq in enumerate(seqs, start=2):
+        if found and found[-1].first + found[-1].count == seq:
+            found[-1] = Copied(found[-1].first, found[-1].count + 1, found[-1].at)
+        else:
+            found.append(Copied(seq, 1, at))
+    return found
+
+
+def _detached(each: Recorded) -> bytes:
+    """The body of a copy: it asks nothing and belongs to no request, both of which stayed behind."""
+    event: Event | Unknown = each.event
+    if isinstance(event, MessageUser) and event.ask:
+        return encode(msgspec.structs.replace(event, ask=False))
+    if isinstance(event, MessageAssistant | MessagePartial) and event.request:
+        return encode(msgspec.structs.replace(event, request=0))
+    return each.body or b""

@@ -1,0 +1,121 @@
+"""The index of one conversation, made anew from its events.
+
+An index row carries the version of the function that derived it. When that function changes (`INDEX_VERSION`), a
+conversation is folded again in the transaction of the next append to it, so a release never walks the whole store.
+
+What only the old index still says is kept: whether an erased input asked and which request an erased answer belonged
+to, and how often a run was tried.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tenax.errors import SchemaTooNew, StoreDamaged, TenaxError
+from tenax.events import ConversationOpened, decode
+from tenax.journal.derived import Derived, stand_in
+from tenax.journal.index import INDEX_VERSION, HeadState
+from tenax.journal.place import ALL_SEQS, bounds
+from tenax.parts import blobs_of
+
+if TYPE_CHECKING:
+    from tenax.journal.store import Tx
+
+__all__ = ["rebuild"]
+
+_PAGE = 500
+
+
+def rebuild(tx: Tx, state: HeadState) -> HeadState:
+    """Fold the conversation and write its rows, stretches, runs, list columns, mentions and head. The new head."""
+    if state.version > INDEX_VERSION:
+        raise SchemaTooNew(
+            f"A newer Tenax has indexed conversation {state.id} (version {state.version}; this one has {INDEX_VERSION}).",
+            hint="restart with the newer version",
+        )
+    folded = _Folded(tx, state)
+    new = folded.derived.settle()
+    new.num, new.head, new.digest, new.listed_at = state.num, max(state.head, new.facts), folded.digest, folded.at
+    _put_rows(tx, folded.derived)
+    _put_stretches(tx, folded.derived)
+    _put_runs(tx, folded.derived)
+    _put_mentions(tx, new, folded.mentions)
+    tx.run("set_list", {"num": new.num, "source": folded.source, **folded.derived.list,
+                        "opened_at": folded.opened_at, "updated_at": folded.at})  # fmt: skip
+    head = msgspec.structs.asdict(new)
+    tx.run("set_head", {"conversation": new.num, **head})
+    tx.run("follow_again", {"num": new.num, "facts": new.facts, "turns": new.turns, "due": new.due})
+    return new
+
+
+class _Folded:
+    """A conversation, read from its first event to its last."""
+
+    def __init__(self, tx: Tx, state: HeadState) -> None:
+        self.derived = Derived(state.user, state.id)
+        self.derived.state.num = state.num
+        self.mentions: list[tuple[int, str]] = []
+        self.digest = bytes(32)
+        self.opened_at = 0
+        self.at = 0
+        self.source = ""
+        low, high = bounds(state.num)
+        while page := tx.run("prove_facts", {"low": low, "high": high, "limit": _PAGE}):
+            for place, kind, at, run, _, _, body, _, digest in page:
+                self._take(tx, place, kind, at, run, body)
+                low, self.digest, self.at = place, digest, at
+
+    def _take(self, tx: Tx, place: int, kind: str, at: int, run: str | None, body: bytes | None) -> None:
+        seq = place & ALL_SEQS
+        if body is None:
+            first, waiting = (tx.run("prove_row", {"place": place}) or [(seq, 0)])[0]
+            event = stand_in(kind, seq, first, waiting)
+        else:
+            event = decode(kind, body)
+            if b'"blob"' in body:
+                self.mentions += [(place, blob) for blob in blobs_of(msgspec.json.decode(body))]
+        if isinstance(event, ConversationOpened):
+            self.opened_at, self.source = at, event.source
+        try:
+            self.derived.fold(seq, at, run, kind, event)
+        except TenaxError as error:
+            raise StoreDamaged(
+                f"Conversation {self.derived.state.id} cannot be indexed again, because of seq {seq}: {error}",
+                hint="run: tenax doctor",
+            ) from error
+
+
+def _put_rows(tx: Tx, derived: Derived) -> None:
+    low, high = bounds(derived.state.num)
+    tx.run("delete_rows", {"low": low, "high": high})
+    rows = [(low + seq, row.first, row.role, row.waiting, row.dead) for seq, row in derived.rows.items()]
+    if rows:
+        tx.many("put_whole_row", rows)
+
+
+def _put_stretches(tx: Tx, derived: Derived) -> None:
+    state = derived.state
+    tx.run("delete_stretches", {"num": state.num})
+    state.stretch = 0
+    for name, stretch in derived.stretches.items():
+        where = {"owner": state.user, "num": state.num, "name": name}
+        num = tx.run("put_stretch", {**where, **msgspec.structs.asdict(stretch)})[0][0]
+        if name == state.stretch_name:
+            state.stretch = num
+
+
+def _put_runs(tx: Tx, derived: Derived) -> None:
+    num = derived.state.num
+    tx.run("forget_runs", {"num": num})
+    for run, each in derived.runs.items():
+        tx.run("put_run", {"num": num, "run": run, **msgspec.structs.asdict(each)})
+    tx.run("drop_empty_runs", {"num": num})
+
+
+def _put_mentions(tx: Tx, state: HeadState, mentions: list[tuple[int, str]]) -> None:
+    low, high = bounds(state.num)
+    tx.run("delete_mentions", {"low": low, "high": high})
+    for place, blob in mentions:
+        tx.run("put_mention", {"owner": state.user, "hash": blob, "place": place})

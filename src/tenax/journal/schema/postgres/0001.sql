@@ -1,0 +1,192 @@
+-- Migration 1: the store.
+--
+-- An event's place is its conversation's number shifted left by 32, plus its seq: one number that names it in the
+-- whole store, keeps a conversation together on disk, and is the table's own key.
+
+create table store (
+    one bigint primary key check (one = 1),
+    schema bigint not null,
+    incarnation text not null,
+    life text not null,
+    created_at bigint not null
+);
+
+create table conversations (
+    num bigint generated always as identity primary key,
+    owner text not null,
+    id text not null,
+    source text not null,
+    origin bigint,
+    title text,
+    pinned bigint not null default 0,
+    archived bigint not null default 0,
+    opened_at bigint not null,
+    updated_at bigint not null,
+    unique (owner, id)
+);
+create index conversations_list on conversations (owner, archived, pinned, updated_at, num);
+create index conversations_origin on conversations (origin) where origin is not null;
+
+create table heads (
+    conversation bigint primary key,
+    head bigint not null,
+    facts bigint not null,
+    turns bigint not null,
+    due bigint not null,
+    revision bigint not null,
+    epoch bigint not null,
+    digest bytea not null,
+    run text,
+    stretch bigint not null,
+    context_from bigint not null,
+    unanswered bigint not null,
+    messages bigint not null,
+    stretch_messages bigint not null,
+    stretch_from bigint not null,
+    stretch_covers bigint not null,
+    listed_at bigint not null,
+    version bigint not null
+) with (fillfactor = 50);
+
+create table events (
+    place bigint primary key,
+    kind text not null,
+    at bigint not null,
+    run text,
+    append_id bytea,
+    salt bytea,
+    body bytea,
+    body_hash bytea,
+    digest bytea not null
+);
+
+create table partials (
+    place bigint primary key,
+    code bigint not null,
+    at bigint not null,
+    append_id bytea,
+    body bytea not null
+);
+
+create table rows (
+    place bigint primary key,
+    first bigint not null,
+    role bigint not null,
+    waiting bigint not null,
+    dead bigint not null
+);
+create index rows_waiting on rows (place) where waiting = 1;
+
+create table stretches (
+    num bigint generated always as identity primary key,
+    owner text not null,
+    name text not null,
+    conversation bigint not null,
+    parent text,
+    opened_at bigint not null,
+    opened_seq bigint not null,
+    covers_to bigint not null,
+    ended_at bigint,
+    ended_seq bigint,
+    reason text,
+    messages bigint not null,
+    unique (owner, name)
+);
+create index stretches_conversation on stretches (conversation, opened_seq);
+create index stretches_parent on stretches (owner, parent) where parent is not null;
+
+create table runs (
+    conversation bigint not null,
+    run text not null,
+    started_seq bigint,
+    finished_seq bigint,
+    outcome text,
+    late bigint not null default 0,
+    sealed_seq bigint,
+    attempts bigint not null default 0,
+    first_seen bigint,
+    primary key (conversation, run)
+);
+
+create table received (
+    owner text not null,
+    source text not null,
+    id text not null,
+    place bigint not null,
+    count bigint not null,
+    primary key (owner, source, id)
+);
+
+create table leases (
+    owner text not null,
+    name text not null,
+    holder text,
+    fence bigint not null,
+    until double precision not null,
+    seconds double precision not null,
+    instance text not null,
+    life text not null,
+    token bytea,
+    primary key (owner, name)
+);
+
+create table instances (
+    id text primary key,
+    host text not null,
+    started_at bigint not null,
+    ended_at bigint,
+    swept_at bigint
+);
+
+create table readers (
+    name text primary key,
+    follows text not null,
+    start text not null
+);
+
+create table cursors (
+    conversation bigint not null,
+    reader text not null,
+    follows text not null,
+    seq bigint not null,
+    behind bigint not null,
+    retry_at bigint,
+    tries bigint not null default 0,
+    error text,
+    primary key (conversation, reader)
+) with (fillfactor = 70);
+create index cursors_behind on cursors (reader, conversation) where behind = 1;
+
+create table byteas (
+    owner text not null,
+    hash text not null,
+    size bigint not null,
+    at bigint not null,
+    primary key (owner, hash)
+);
+
+create table bytea_chunks (
+    owner text not null,
+    hash text not null,
+    n bigint not null,
+    bytes bytea not null,
+    primary key (owner, hash, n)
+);
+
+create table mentions (
+    owner text not null,
+    hash text not null,
+    place bigint not null,
+    primary key (owner, hash, place)
+);
+create index mentions_place on mentions (place);
+
+create table tombstones (
+    owner text not null,
+    id text not null,
+    num bigint not null,
+    head bigint not null,
+    digest bytea not null,
+    at bigint not null,
+    primary key (owner, id)
+);

@@ -1,0 +1,536 @@
+-- Statements that SQLite and PostgreSQL read alike. An engine's own file adds to these and wins.
+-- Where a statement is run with a tuple, its parameters stand in the tuple's order and each appears once.
+
+-- the store ------------------------------------------------------------------------------------------------
+
+-- name: store
+select schema, incarnation, life from store
+
+-- name: put_store
+insert into store (one, schema, incarnation, life, created_at) values (1, :schema, :incarnation, :life, :at)
+
+-- name: set_schema
+update store set schema = :schema
+
+-- name: set_incarnation
+update store set incarnation = :incarnation, life = :life
+
+-- append: what a group has to know -------------------------------------------------------------------------
+
+-- name: tombstone
+select 1 from tombstones where owner = :owner and id = :id
+
+-- name: fence
+select fence, token from leases where owner = :owner and name = :name
+
+-- name: received
+select place, count from received where owner = :owner and source = :source and id = :id
+
+-- name: append_ids
+select place, at, append_id from events where place > :low and place < :high order by place desc limit :limit
+
+-- name: append_ids_of_partials
+select place, at, append_id from partials where place > :low and place < :high order by place desc limit :limit
+
+-- name: stretch_name
+select name from stretches where num = :num
+
+-- name: stretch_taken
+select 1 from stretches where owner = :owner and name = :name
+
+-- append: what it writes -----------------------------------------------------------------------------------
+
+-- name: open_conversation
+insert into conversations (owner, id, source, origin, opened_at, updated_at)
+values (:owner, :id, :source, (select num from conversations c where c.owner = :owner and c.id = :origin), :at, :at)
+returning num
+
+-- name: put_event
+insert into events (place, kind, at, run, append_id, salt, body, digest)
+values (:place, :kind, :at, :run, :append_id, :salt, :body, :digest)
+
+-- name: put_partial
+insert into partials (place, code, at, append_id, body) values (:place, :code, :at, :append_id, :body)
+
+-- name: put_head
+insert into heads (conversation, head, facts, turns, due, revision, epoch, digest, run, stretch, context_from,
+                   unanswered, messages, stretch_messages, stretch_from, stretch_covers, listed_at, version)
+values (:conversation, :head, :facts, :turns, :due, :revision, :epoch, :digest, :run, :stretch, :context_from,
+        :unanswered, :messages, :stretch_messages, :stretch_from, :stretch_covers, :listed_at, :version)
+on conflict (conversation) do update set head = excluded.head, facts = excluded.facts, turns = excluded.turns,
+    due = excluded.due, revision = excluded.revision, epoch = excluded.epoch, digest = excluded.digest,
+    run = excluded.run, stretch = excluded.stretch, context_from = excluded.context_from,
+    unanswered = excluded.unanswered, messages = excluded.messages, stretch_messages = excluded.stretch_messages,
+    stretch_from = excluded.stretch_from, stretch_covers = excluded.stretch_covers, listed_at = excluded.listed_at,
+    version = excluded.version
+
+-- name: set_head_seq
+update heads set head = :head where conversation = :conversation
+
+-- name: recount
+update heads set
+    messages = (select count(*) from rows where place between :low and :high and dead = 0 and role <= :roles),
+    stretch_messages = (select count(*) from rows
+                        where place between :low + :stretch_from and :high and dead = 0 and role <= :roles),
+    unanswered = coalesce((select min(place) from rows
+                           where place between :low and :high and waiting = 1 and dead = 0) - :low, 0)
+where conversation = :num
+
+-- name: recount_stretches
+update stretches set messages = (
+    select count(*) from rows
+    where place between :low + stretches.opened_seq and :low + stretches.ended_seq and dead = 0 and role <= :roles)
+where conversation = :num and ended_seq is not null
+
+-- name: touch
+update conversations set updated_at = :at where num = :num
+
+-- name: set_title
+update conversations set title = :value where num = :num
+
+-- name: set_pinned
+update conversations set pinned = :value where num = :num
+
+-- name: set_archived
+update conversations set archived = :value where num = :num
+
+-- name: put_row
+insert into rows (place, first, role, waiting, dead) values (:place, :first, :role, :waiting, 0)
+
+-- name: kill_rows
+update rows set dead = :by where place > :after and place <= :high and dead = 0
+
+-- name: revive_rows
+update rows set dead = 0 where place between :low and :high and dead = :by
+
+-- name: take_input
+update rows set waiting = 0 where place = :place
+
+-- name: open_stretch
+insert into stretches (owner, name, conversation, parent, opened_at, opened_seq, covers_to, messages)
+values (:owner, :name, :conversation, :parent, :at, :seq, :covers_to, 0)
+returning num
+
+-- name: end_stretch
+update stretches set ended_at = :at, ended_seq = :seq, reason = :reason, messages = :messages
+where owner = :owner and name = :name
+
+-- name: open_run
+insert into runs (conversation, run, started_seq) values (:num, :run, :seq)
+on conflict (conversation, run) do update set started_seq = excluded.started_seq
+
+-- name: close_run
+update runs set finished_seq = :seq, outcome = :outcome where conversation = :num and run = :run
+
+-- name: late_output
+insert into runs (conversation, run, late) values (:num, :run, 1)
+on conflict (conversation, run) do update set late = runs.late + 1
+
+-- name: seal_run
+insert into runs (conversation, run, sealed_seq) values (:num, :run, :seq)
+on conflict (conversation, run) do update set sealed_seq = excluded.sealed_seq
+
+-- name: put_received
+insert into received (owner, source, id, place, count) values (:owner, :source, :id, :place, :count)
+
+-- name: put_mention
+insert into mentions (owner, hash, place) values (:owner, :hash, :place) on conflict do nothing
+
+-- name: erase_body
+update events set body_hash = :body_hash, body = null, salt = null where place = :place
+
+-- name: new_cursors
+insert into cursors (conversation, reader, follows, seq, behind)
+select :num, name, follows, case start when 'now' then :now else 0 end,
+       case when (case follows when 'facts' then :facts when 'turns' then :turns else :due end)
+                 > (case start when 'now' then :now else 0 end) then 1 else 0 end
+from readers
+
+-- append: what a rare event may ask ------------------------------------------------------------------------
+
+-- name: kind_at
+select kind from events where place = :place and body is not null
+
+-- name: standing_between
+select count(*) from rows where place > :low and place <= :high and dead = 0
+
+-- name: killed_by
+select count(*) from rows where place between :low and :high and dead = :by
+
+-- name: last_title
+select coalesce(max(place), 0) from events
+where place between :low and :high and kind = 'conversation.titled' and body is not null
+
+-- name: edits_since
+select kind, body from events where place > :low and place <= :high
+and kind in ('conversation.rewound', 'conversation.cleared', 'conversation.restored', 'content.erased')
+
+-- reading --------------------------------------------------------------------------------------------------
+
+-- name: conversation_of
+select id from conversations where num = :num
+
+-- name: conversation
+select num from conversations where owner = :owner and id = :id
+
+-- name: read
+select place, kind, at, run, body, digest, 0 from events where place > :low and place <= :high
+union all
+select place, '', at, null, body, null, code from partials where place > :low and place <= :high
+order by 1 limit :limit
+
+-- name: read_facts
+select place, kind, at, run, body, digest, 0 from events
+where place > :low and place <= :high order by place limit :limit
+
+-- name: head
+select h.head, h.facts, h.turns, h.due, h.revision, h.epoch, h.digest, h.run, s.name, h.context_from, h.unanswered,
+       h.messages
+from heads h left join stretches s on s.num = h.stretch where h.conversation = :num
+
+-- name: last_rows
+select place, first, role from rows where place > :low and place < :high and dead = 0
+order by place desc limit :limit
+
+-- name: standing_facts
+select r.role, r.first, e.place, e.kind, e.at, e.run, e.body, e.digest, 0 from rows r join events e on e.place = r.place
+where r.place > :low and r.place <= :high and r.dead = 0 order by r.place
+
+-- name: messages
+select e.place, e.kind, e.at, e.run, e.body, e.digest, 0 from rows r join events e on e.place = r.place
+where r.place > :low and r.place <= :high and r.dead = 0 and r.role <= :roles order by r.place
+
+-- name: fact
+select place, kind, at, run, body, digest, 0 from events where place = :place
+
+-- name: stretch
+select s.name, c.id, s.parent, s.opened_at, s.opened_seq, s.ended_at, s.ended_seq, s.reason, s.covers_to,
+       case when s.ended_seq is null then h.stretch_messages else s.messages end
+from stretches s join conversations c on c.num = s.conversation join heads h on h.conversation = s.conversation
+where s.owner = :owner and s.name = :name
+
+-- name: children
+select name from stretches where owner = :owner and parent = :name order by num
+
+-- name: list
+select c.id, s.name, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num
+from conversations c join heads h on h.conversation = c.num left join stretches s on s.num = h.stretch
+where c.owner = :owner and c.archived = :archived and (c.pinned, c.updated_at, c.num) < (:pinned, :updated_at, :num)
+order by c.pinned desc, c.updated_at desc, c.num desc limit :limit
+
+-- name: summary
+select c.id, s.name, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num
+from conversations c join heads h on h.conversation = c.num left join stretches s on s.num = h.stretch
+where c.num = :num
+
+-- name: run
+select started_seq, finished_seq, outcome, late, sealed_seq from runs where conversation = :num and run = :run
+
+-- leases and instances -------------------------------------------------------------------------------------
+
+-- name: lease
+select holder, fence, until, seconds, instance, life, token from leases where owner = :owner and name = :name
+
+-- name: put_lease
+insert into leases (owner, name, holder, fence, until, seconds, instance, life, token)
+values (:owner, :name, :holder, :fence, :until, :seconds, :instance, :life, :token)
+on conflict (owner, name) do update set holder = excluded.holder, fence = excluded.fence, until = excluded.until,
+    seconds = excluded.seconds, instance = excluded.instance, life = excluded.life, token = excluded.token
+
+-- name: renew_lease
+update leases set until = :until, seconds = :seconds
+where owner = :owner and name = :name and fence = :fence and token = :token returning fence
+
+-- name: release_lease
+update leases set holder = null, token = null, until = 0
+where owner = :owner and name = :name and fence = :fence and token = :token returning fence
+
+-- name: put_instance
+insert into instances (id, host, started_at) values (:id, :host, :at) on conflict (id) do nothing
+
+-- name: end_instance
+update instances set ended_at = :at where id = :id and ended_at is null
+
+-- name: sweep_instance
+update instances set swept_at = :at, ended_at = coalesce(ended_at, :at) where id = :id and swept_at is null returning id
+
+-- name: instances
+select id, host, started_at, ended_at, swept_at from instances order by started_at, id
+
+-- readers --------------------------------------------------------------------------------------------------
+
+-- name: reader
+select follows, start from readers where name = :name
+
+-- name: put_reader
+insert into readers (name, follows, start) values (:name, :follows, :start)
+
+-- name: place_reader
+insert into cursors (conversation, reader, follows, seq, behind)
+select conversation, :name, :follows,
+       case when :start = 'now' then head else 0 end,
+       case when :start = 'now' then 0
+            when (case :follows when 'facts' then facts when 'turns' then turns else due end) > 0 then 1 else 0 end
+from heads
+
+-- name: cursor
+select seq from cursors where conversation = :num and reader = :reader
+
+-- name: advance
+update cursors set seq = :to, tries = 0, error = null, retry_at = null, behind =
+    case when (select case r.follows when 'facts' then h.facts when 'turns' then h.turns else h.due end
+               from heads h, readers r where h.conversation = :num and r.name = :reader) > :to then 1 else 0 end
+where conversation = :num and reader = :reader and seq = :was returning seq
+
+-- name: defer
+update cursors set tries = tries + 1, error = :error, retry_at = :retry_at
+where conversation = :num and reader = :reader returning tries
+
+-- name: behind
+select c.owner, c.id, k.seq, case r.follows when 'facts' then h.facts when 'turns' then h.turns else h.due end,
+       k.tries, k.error, k.conversation
+from cursors k join readers r on r.name = k.reader join heads h on h.conversation = k.conversation
+     join conversations c on c.num = k.conversation
+where k.reader = :reader and k.behind = 1 and k.conversation > :past
+      and (k.retry_at is null or k.retry_at <= :now) and (cast(:owner as text) is null or c.owner = :owner)
+order by k.conversation limit :limit
+
+-- blobs ----------------------------------------------------------------------------------------------------
+
+-- name: blob
+select size from blobs where owner = :owner and hash = :hash
+
+-- name: blob_bytes
+select bytes from blob_chunks where owner = :owner and hash = :hash order by n
+
+-- name: put_blob
+insert into blobs (owner, hash, size, at) values (:owner, :hash, :size, :at) on conflict do nothing returning size
+
+-- name: put_chunk
+insert into blob_chunks (owner, hash, n, bytes) values (:owner, :hash, :n, :bytes)
+
+-- name: mentioned
+select 1 from mentions where owner = :owner and hash = :hash limit 1
+
+-- name: drop_blob
+delete from blobs where owner = :owner and hash = :hash
+
+-- name: drop_chunks
+delete from blob_chunks where owner = :owner and hash = :hash
+
+-- name: idle_blobs
+select b.owner, b.hash from blobs b left join mentions m on m.owner = b.owner and m.hash = b.hash
+where m.hash is null and b.at < :before limit :limit
+
+-- erasing, deleting, pruning -------------------------------------------------------------------------------
+
+-- name: body
+select kind, body, salt from events where place = :place
+
+-- name: derived
+select place, kind, body from events where place between :low and :high and body is not null
+and kind in ('context.summarised', 'conversation.titled')
+
+-- name: forks
+select c.id, e.body from conversations c join events e on e.place = c.num * 4294967296 + 1 where c.origin = :num
+
+-- name: row_first
+select first from rows where place = :place
+
+-- name: mentions_at
+select hash from mentions where place between :low and :high
+
+-- name: put_tombstone
+insert into tombstones (owner, id, num, head, digest, at)
+select c.owner, c.id, c.num, h.head, h.digest, :at from conversations c join heads h on h.conversation = c.num
+where c.num = :num
+
+-- name: delete_events
+delete from events where place between :low and :high
+
+-- name: delete_partials
+delete from partials where place between :low and :high
+
+-- name: delete_rows
+delete from rows where place between :low and :high
+
+-- name: delete_mentions
+delete from mentions where place between :low and :high
+
+-- name: delete_runs
+delete from runs where conversation = :num
+
+-- name: delete_stretches
+delete from stretches where conversation = :num
+
+-- name: delete_cursors
+delete from cursors where conversation = :num
+
+-- name: delete_head
+delete from heads where conversation = :num
+
+-- name: delete_conversation
+delete from conversations where num = :num
+
+-- name: orphan_forks
+update conversations set origin = null where origin = :num
+
+-- name: next_partial
+select min(place) from partials where place > :after
+
+-- name: partials_of
+select place, code, body from partials where place between :low and :high order by place
+
+-- name: replaced
+select 1 from rows where place > :low and place <= :high and first = :first and role in (2, 5) limit 1
+
+-- name: drop_partial
+delete from partials where place = :place
+
+-- rebuilding an index --------------------------------------------------------------------------------------
+
+-- name: put_whole_row
+insert into rows (place, first, role, waiting, dead) values (:place, :first, :role, :waiting, :dead)
+
+-- name: put_stretch
+insert into stretches (owner, name, conversation, parent, opened_at, opened_seq, covers_to, ended_at, ended_seq,
+                       reason, messages)
+values (:owner, :name, :num, :parent, :opened_at, :opened_seq, :covers_to, :ended_at, :ended_seq, :reason, :messages)
+returning num
+
+-- name: forget_runs
+update runs set started_seq = null, finished_seq = null, outcome = null, late = 0, sealed_seq = null
+where conversation = :num
+
+-- name: put_run
+insert into runs (conversation, run, started_seq, finished_seq, outcome, late, sealed_seq)
+values (:num, :run, :started_seq, :finished_seq, :outcome, :late, :sealed_seq)
+on conflict (conversation, run) do update set started_seq = excluded.started_seq,
+    finished_seq = excluded.finished_seq, outcome = excluded.outcome, late = excluded.late,
+    sealed_seq = excluded.sealed_seq
+
+-- name: drop_empty_runs
+delete from runs where conversation = :num and started_seq is null and sealed_seq is null and late = 0
+and attempts = 0 and first_seen is null
+
+-- name: set_list
+update conversations set source = :source, title = :title, pinned = :pinned, archived = :archived,
+    opened_at = :opened_at, updated_at = :updated_at
+where num = :num
+
+-- name: follow_again
+update cursors set behind = case when case follows when 'facts' then :facts when 'turns' then :turns else :due end > seq
+    then 1 else 0 end
+where conversation = :num
+
+-- proving --------------------------------------------------------------------------------------------------
+
+-- name: prove_store
+select schema, incarnation, life from store
+
+-- name: prove_size
+select count(*), cast(coalesce(sum(head), 0) as bigint) from heads
+
+-- name: prove_conversations
+select num, owner, id from conversations where num > :after order by num limit :limit
+
+-- name: prove_head
+select h.head, h.facts, h.turns, h.due, h.revision, h.epoch, h.digest, h.run, h.stretch, h.context_from, h.unanswered,
+       h.messages, h.stretch_messages, h.stretch_from, h.stretch_covers, h.listed_at, h.version,
+       c.source, c.origin, c.title, c.pinned, c.archived, c.opened_at, c.updated_at
+from conversations c left join heads h on h.conversation = c.num where c.num = :num
+
+-- name: prove_facts
+select place, kind, at, run, append_id, salt, body, body_hash, digest from events
+where place > :low and place <= :high order by place limit :limit
+
+-- name: prove_partials
+select place, code, append_id, body from partials where place > :low and place <= :high order by place limit :limit
+
+-- name: prove_row
+select first, waiting from rows where place = :place
+
+-- name: prove_rows
+select place, first, role, waiting, dead from rows where place > :low and place <= :high order by place limit :limit
+
+-- name: prove_stretches
+select num, name, owner, parent, opened_at, opened_seq, covers_to, ended_at, ended_seq, reason, messages
+from stretches where conversation = :num order by opened_seq, num
+
+-- name: prove_runs
+select run, started_seq, finished_seq, outcome, late, sealed_seq, attempts, first_seen from runs
+where conversation = :num and run > :after order by run limit :limit
+
+-- name: prove_mentions
+select m.place, m.hash, m.owner, b.size from mentions m left join blobs b on b.owner = m.owner and b.hash = m.hash
+where m.place > :low and m.place <= :high order by m.place, m.hash
+
+-- name: prove_cursors
+select r.name, r.follows, k.follows, k.seq, k.behind, h.head,
+       case r.follows when 'facts' then h.facts when 'turns' then h.turns else h.due end
+from heads h cross join readers r left join cursors k on k.conversation = h.conversation and k.reader = r.name
+where h.conversation = :num
+union all
+select k.reader, null, k.follows, k.seq, k.behind, 0, 0 from cursors k
+where k.conversation = :num and not exists (select 1 from readers r where r.name = k.reader)
+
+-- name: prove_origin
+select c.num, e.digest from conversations c left join events e on e.place = c.num * 4294967296 + :seq
+where c.owner = :owner and c.id = :id
+
+-- name: prove_no_orphans
+select * from (select 'events' as what, place >> 32 as num from events
+    where place >= :low and place < :high
+    and not exists (select 1 from conversations c where c.num = events.place >> 32) order by place limit 1) as a
+union all select * from (select 'partials', place >> 32 from partials
+    where place >= :low and place < :high
+    and not exists (select 1 from conversations c where c.num = partials.place >> 32) order by place limit 1) as b
+union all select * from (select 'rows', place >> 32 from rows
+    where place >= :low and place < :high
+    and not exists (select 1 from conversations c where c.num = rows.place >> 32) order by place limit 1) as c
+union all select * from (select 'mentions', place >> 32 from mentions
+    where place >= :low and place < :high
+    and not exists (select 1 from conversations c where c.num = mentions.place >> 32) order by place limit 1) as d
+union all select * from (select 'heads', conversation from heads
+    where conversation > :after and conversation < :before
+    and not exists (select 1 from conversations c where c.num = heads.conversation) limit 1) as e
+union all select * from (select 'stretches', conversation from stretches
+    where conversation > :after and conversation < :before
+    and not exists (select 1 from conversations c where c.num = stretches.conversation) limit 1) as f
+union all select * from (select 'runs', conversation from runs
+    where conversation > :after and conversation < :before
+    and not exists (select 1 from conversations c where c.num = runs.conversation) limit 1) as g
+union all select * from (select 'cursors', conversation from cursors
+    where conversation > :after and conversation < :before
+    and not exists (select 1 from conversations c where c.num = cursors.conversation) limit 1) as h
+
+-- name: prove_tombstones
+select t.owner, t.id, t.num, t.digest, c.num from tombstones t
+left join conversations c on c.num = t.num or (c.owner = t.owner and c.id = t.id)
+where (t.owner, t.id) > (:owner, :id) order by t.owner, t.id limit :limit
+
+-- name: tombstone_of
+select owner, id from tombstones where num = :num
+
+-- name: prove_received
+select r.owner, r.source, r.id, r.place, r.count, c.owner, c.id, e.place, p.place
+from received r left join conversations c on c.num = r.place >> 32
+     left join events e on e.place = r.place left join partials p on p.place = r.place
+where (r.owner, r.source, r.id) > (:owner, :source, :id) order by r.owner, r.source, r.id limit :limit
+
+-- name: prove_replaced
+select 1 from rows where place > :place and place <= :high and first < :seq and role in (2, 5) limit 1
+
+-- name: prove_leases
+select owner, name, holder, fence, seconds, token from leases
+where (owner, name) > (:owner, :name) order by owner, name limit :limit
+
+-- name: prove_blobs
+select owner, hash, size from blobs where (owner, hash) > (:owner, :hash) order by owner, hash limit :limit
+
+-- name: prove_chunk
+select n, bytes from blob_chunks where owner = :owner and hash = :hash and n > :after order by n limit 1
+
+-- name: prove_chunks
+select distinct k.owner, k.hash from blob_chunks k
+where not exists (select 1 from blobs b where b.owner = k.owner and b.hash = k.hash) limit :limit

@@ -1,0 +1,668 @@
+"""The store as one SQLite file, for one host: APSW, write-ahead log, `synchronous=FULL`.
+
+One connection writes, a few read and never wait for it. Processes on one file queue on a lock file before they begin,
+so that none is starved by SQLite's busy handler. The log is copied back by a thread of its own, never by an append.
+
+Files beside `tenax.db`: `-wal` and `-shm` (SQLite's), `-lock` (the queue), `-instances/` (a lock per process),
+`-search` (the index of words).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import functools
+import os
+import platform
+import queue
+import re
+import threading
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import apsw
+import msgspec
+
+from tenax.errors import (
+    CannotOpen,
+    SchemaTooNew,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreMisused,
+    StoreUnavailable,
+)
+from tenax.journal import guard
+from tenax.journal.index import HeadState
+from tenax.journal.schema import SCHEMA_VERSION, migrations, statements
+from tenax.journal.store import NUMS_MAX, Store, Trouble
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from types import TracebackType
+
+    from tenax.clock import Clock, Ids
+    from tenax.journal.plan import Key
+    from tenax.journal.store import Row, Tx
+
+__all__ = ["SqliteStore", "SqliteTx"]
+
+LIBRARY_MIN = (3, 51, 3)
+APPLICATION_ID = 0x546E7831  # "Tnx1"
+PAGE_SIZE = 4096
+BUSY_SECONDS = 10.0
+READERS_MAX = 8
+CHECKPOINT_PAGES = 4000
+IDLE_SECONDS = 5.0
+POLL_SECONDS = 0.005
+_SQL = statements("sqlite")
+_CHUNKS = (64, 16, 4, 1)
+_VALUES = re.compile(r"\bvalues (\([^)]*\))")
+_PARAMETER = re.compile(r":\w+")
+_living: set[str] = set()
+"""Instances of this process. Their lock files are never opened a second time: closing one would drop the lock."""
+
+
+class SqliteStore(Store):
+    """One file, many processes, one host."""
+
+    def __init__(self, path: Path, clock: Clock, ids: Ids, *, patience: float = 30.0, vfs: str | None = None) -> None:
+        super().__init__(clock, ids, patience)
+        self.path = path
+        self._vfs = vfs
+        self._pid = os.getpid()
+        self._boot = clock.boot_id()
+        self._write_lock = threading.Lock()
+        self._writer: apsw.Connection | None = None
+        self._idle: queue.LifoQueue[apsw.Connection] = queue.LifoQueue()
+        self._generation = 0
+        self._generations: dict[int, int] = {}
+        self._synchronous = -1
+        self._heads: dict[Key, HeadState] = {}
+        self._heads_at = -1
+        self._since = clock.monotonic()
+        self._closed = threading.Event()
+        self._instance: str | None = None
+        self._instance_file: int | None = None
+        self._threads: list[threading.Thread] = []
+        self._checkpoint_due = threading.Event()
+        self._watching = False
+        self.hub.on_first = self._watch
+        self._file_id: tuple[int, int] | None = None
+        self._queue_lock = self._prepare()
+        try:
+            self._open_store()
+        except BaseException:
+            self._let_go()
+            raise
+
+    # -- opening ---------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> _QueueLock | None:
+        version = tuple(int(each) for each in apsw.sqlite_lib_version().split("."))
+        if version < LIBRARY_MIN:
+            raise CannotOpen(
+                f"This SQLite library is {apsw.sqlite_lib_version()}; before 3.51.3 it can damage a store.",
+                hint="pip install --upgrade apsw",
+            )
+        folder = self.path.parent
+        if not folder.is_dir():
+            raise CannotOpen(f"There is no folder {folder} for the store.", hint=f"mkdir -p {folder}")
+        if self.path.is_dir():
+            raise CannotOpen(f"{self.path} is a folder, not a store.", hint="name a file in it")
+        guard.refuse_network_file_system(folder)
+        writable = os.access(self.path if self.path.exists() else folder, os.W_OK) and os.access(folder, os.W_OK)
+        if not writable:
+            raise CannotOpen(f"{self.path} cannot be written to.", hint=f"give yourself the right to write in {folder}")
+        guard.protect(self.path)
+        try:
+            return _QueueLock(Path(f"{self.path}-lock"))
+        except OSError as error:
+            raise CannotOpen(f"The store's lock file cannot be made: {error.strerror}.") from error
+
+    def _open_store(self) -> None:
+        """Make or migrate the store. Others that open it at this moment wait."""
+        try:
+            with self._turn():
+                connection = self._writing(durable=True)
+                self._migrate(connection)
+                self._begin_life(connection)
+        except Trouble as trouble:
+            raise trouble.error from trouble
+        except apsw.NotADBError as error:
+            raise CannotOpen(f"{self.path} is not a SQLite database.", hint="name another file for the store") from error
+        except apsw.Error as error:
+            raise CannotOpen(f"{self.path} cannot be opened: {_said(error)}.", hint="run: tenax doctor") from error
+        self._file_id = self._identity()
+
+    def _migrate(self, connection: apsw.Connection) -> None:
+        new = connection.pragma("page_count") == 0
+        if new:
+            connection.pragma("page_size", PAGE_SIZE)
+            connection.pragma("auto_vacuum", "incremental")
+            connection.pragma("application_id", APPLICATION_ID)
+        elif connection.pragma("application_id") != APPLICATION_ID:
+            raise CannotOpen(f"{self.path} is the database of another program.", hint="name another file for the store")
+        self._journal_mode(connection)
+        have = 0 if new else self._schema(connection)
+        if have > SCHEMA_VERSION:
+            raise too_new(have)
+        scripts = migrations("sqlite")
+        for number in range(have + 1, SCHEMA_VERSION + 1):
+            with connection:
+                connection.execute(scripts[number - 1])
+                if number == 1:
+                    first = {"schema": 1, "incarnation": self.ids.append().hex(), "life": self._boot}
+                    connection.execute(_SQL["put_store"], {**first, "at": self.clock.now_us()})
+                connection.execute(_SQL["set_schema"], {"schema": number})
+
+    def _journal_mode(self, connection: apsw.Connection) -> None:
+        if connection.pragma("journal_mode", "wal") != "wal":
+            raise CannotOpen(f"{self.path} cannot use a write-ahead log here.", hint="put the store on a local disk")
+
+    @staticmethod
+    def _schema(connection: apsw.Connection) -> int:
+        if not connection.execute("select 1 from sqlite_schema where name = 'store'").fetchall():
+            return 0  # a process died while it made the store; the rest is made now
+        found = connection.execute(_SQL["store"]).fetchall()
+        return int(found[0][0]) if found else 0
+
+    def _begin_life(self, connection: apsw.Connection) -> None:
+        """After a reboot the last unflushed partials may be missing, so old numbers may come to mean other things."""
+        with connection:
+            ((_, incarnation, life),) = connection.execute(_SQL["store"]).fetchall()
+            if life != self._boot:
+                incarnation = self.ids.append().hex()
+                connection.execute(_SQL["set_incarnation"], {"incarnation": incarnation, "life": self._boot})
+        self.incarnation = incarnation
+
+    def _connect(self) -> apsw.Connection:
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
+        connection = apsw.Connection(str(self.path), flags=flags, vfs=self._vfs)
+        connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
+        connection.pragma("synchronous", "full")
+        connection.pragma("secure_delete", "on")
+        connection.pragma("wal_autocheckpoint", 0)
+        connection.pragma("temp_store", "memory")
+        connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(ctypes.c_int(1)))
+        return connection
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    # -- transactions ----------------------------------------------------------------------------------------
+
+    def transaction(self, *, durable: bool = True) -> SqliteTransaction:
+        self._check_use()
+        return SqliteTransaction(self, durable=durable)
+
+    def begin(self, *, durable: bool) -> apsw.Connection:
+        """Wait for the turn of this thread and this process, and begin. Raises Trouble."""
+        self._write_lock.acquire()
+        try:
+            self._queue()
+            try:
+                if self._identity() != self._file_id:
+                    gone = StoreUnavailable(f"{self.path} was moved, replaced or deleted.", hint="put it back; restart")
+                    raise Trouble(gone, lasting=True)
+                connection = self._writing(durable=durable)
+                connection.execute("begin immediate")
+            except BaseException as error:
+                self._unqueue()
+                if isinstance(error, apsw.Error):
+                    raise self.judge(error, committing=False) from error
+                raise
+        except BaseException:
+            self._write_lock.release()
+            raise
+        return connection
+
+    def end(self) -> None:
+        """Let the next thread and the next process go on."""
+        self._unqueue()
+        self._write_lock.release()
+
+    def _writing(self, *, durable: bool) -> apsw.Connection:
+        if self._writer is None:
+            self._writer = self._connect()
+            self._writer.set_wal_hook(self._after_commit)
+            self._synchronous = 2
+        wanted = 2 if durable else 1
+        if wanted != self._synchronous:
+            self._writer.pragma("synchronous", wanted)
+            self._synchronous = wanted
+        return self._writer
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Tx]:
+        self._check_use()
+        connection: apsw.Connection | None = None
+        try:
+            connection = self._borrow()
+            yield SqliteTx(connection)
+        except apsw.Error as error:
+            raise self.judge(error, committing=False) from error
+        finally:
+            if connection is not None:
+                self._give_back(connection)
+
+    def _borrow(self) -> apsw.Connection:
+        try:
+            return self._idle.get_nowait()
+        except queue.Empty:
+            connection = self._connect()
+            connection.pragma("query_only", 1)
+            self._generations[id(connection)] = self._generation
+            return connection
+
+    def _give_back(self, connection: apsw.Connection) -> None:
+        if self._generations[id(connection)] == self._generation and self._idle.qsize() < READERS_MAX:
+            self._idle.put(connection)
+            return
+        del self._generations[id(connection)]
+        _shut(connection)
+
+    def _check_use(self) -> None:
+        if self._closed.is_set():
+            raise StoreMisused("The store was closed.")
+        if os.getpid() != self._pid:
+            raise StoreMisused(
+                "The store was opened before a fork and may not be used after it.", hint="open it in the new process"
+            )
+
+    def _queue(self) -> None:
+        """Queue with the writers of other processes."""
+        if self._queue_lock is not None and not self._queue_lock.acquire(BUSY_SECONDS):
+            raise Trouble(StoreBusy(f"Another process has kept {self.path} locked for {BUSY_SECONDS:.0f} seconds."))
+
+    def _unqueue(self) -> None:
+        if self._queue_lock is not None:
+            self._queue_lock.release()
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        self._queue()
+        try:
+            yield
+        finally:
+            self._unqueue()
+
+    def judge(self, error: apsw.Error, *, committing: bool) -> Trouble:
+        """What an error of SQLite means. A commit that failed may still come back after a crash."""
+        where, said = self.path, _said(error)
+        unknown = committing and not isinstance(error, apsw.BusyError | apsw.LockedError)
+        found: StoreError
+        lasting = False
+        match error:
+            case apsw.BusyError() | apsw.LockedError():
+                found = StoreBusy(f"{where} is kept busy by others.")
+            case apsw.FullError():
+                found, lasting = StoreFull(f"There is no room left for {where}.", hint="free some disk space"), True
+            case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
+                found, lasting = StoreUnavailable(f"{where} cannot be written to: {said}."), True
+            case apsw.CorruptError() | apsw.NotADBError():
+                found, lasting = StoreDamaged(f"{where} is damaged: {said}.", hint="run: tenax doctor"), True
+            case apsw.IOError() | apsw.NoMemError() | apsw.InterruptError() | apsw.CantOpenError():
+                found = StoreUnavailable(f"{where} does not answer: {said}.")
+            case _:
+                found, lasting = StoreDamaged(f"{where} was not as expected: {said}.", hint="run: tenax doctor"), True
+        return Trouble(found, unknown=unknown, lasting=lasting)
+
+    def recover(self, trouble: Trouble) -> None:
+        """After a failed commit no connection of this process is trusted: all are closed, and opened again."""
+        if isinstance(trouble.error, StoreBusy):
+            return
+        with self._write_lock:
+            self._drop_connections()
+            self._since = self.clock.monotonic()
+
+    def _drop_connections(self) -> None:
+        self._generation += 1
+        if self._writer is not None:
+            _shut(self._writer)
+            self._writer = None
+        while True:
+            try:
+                connection = self._idle.get_nowait()
+            except queue.Empty:
+                return
+            del self._generations[id(connection)]
+            _shut(connection)
+
+    # -- what a group has to know ----------------------------------------------------------------------------
+
+    def heads(self, tx: Tx, keys: Collection[Key]) -> dict[Key, HeadState]:
+        kept = self._heads if self._writer is not None and self._writer.data_version() == self._heads_at else {}
+        found = {key: kept[key] for key in keys if key in kept}
+        if len(found) == len(keys):
+            return found
+        missing = [key for key in keys if key not in found]
+        found |= self._known_heads(tx, [key for key in missing if key in self._nums])
+        for key in missing:
+            if key not in found:
+                self._nums.pop(key, None)
+                for row in tx.run("conversation", {"owner": key[0], "id": key[1]}):
+                    self.know(key, row[0])
+                    found |= self._known_heads(tx, [key])
+        if not found and (schema := tx.run("store")[0][0]) != SCHEMA_VERSION:
+            raise too_new(schema)
+        return found
+
+    def _known_heads(self, tx: Tx, keys: list[Key]) -> dict[Key, HeadState]:
+        if not keys:
+            return {}
+        by_num = {self._nums[key]: key for key in keys}
+        if len(by_num) == 1:
+            rows = tx.run("head_of", tuple(by_num))
+        else:
+            rows = tx.run("heads", (msgspec.json.encode(list(by_num)).decode(),))
+        found: dict[Key, HeadState] = {}
+        for schema, num, *columns in rows:
+            if schema != SCHEMA_VERSION:
+                raise too_new(schema)
+            key = by_num[num]
+            found[key] = state = HeadState(num, key[1], key[0], *columns)
+            state.stretch_name = self.stretch_name(tx, state.stretch)
+        return found
+
+    def committed(self, states: dict[Key, HeadState]) -> None:
+        """Keep these heads for as long as nothing else is written: SQLite counts every commit, also others'."""
+        if self._writer is None:
+            return
+        if len(self._heads) > NUMS_MAX or self._writer.data_version() != self._heads_at + 1:
+            self._heads.clear()
+        self._heads.update(states)
+        self._heads_at = self._writer.data_version()
+
+    def wake_readers(self, tx: Tx, nums: list[int], follows: str) -> None:
+        tx.run("wake_readers", (msgspec.json.encode(nums).decode(), follows))
+
+    def now(self, tx: Tx) -> float:  # noqa: ARG002  (the clock is the machine's)
+        return self.clock.monotonic()
+
+    def connected_since(self) -> float:
+        return self._since
+
+    def life(self) -> str:
+        return self._boot
+
+    # -- instances -------------------------------------------------------------------------------------------
+
+    def live(self) -> str:
+        if self._instance is None:
+            with self._write_lock:
+                if self._instance is None:
+                    self._hold(self.ids.instance())
+            instance = {"id": self._instance, "host": platform.node(), "at": self.clock.now_us()}
+            self.change(lambda tx: tx.run("put_instance", instance))
+        return self._instance or ""
+
+    def _hold(self, instance: str) -> None:
+        """Take the lock that says this process is alive."""
+        folder = self._instances
+        folder.mkdir(exist_ok=True)
+        descriptor = os.open(folder / instance, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.lockf(descriptor, fcntl.LOCK_EX)
+        _living.add(instance)
+        self._instance_file, self._instance = descriptor, instance
+
+    @property
+    def _instances(self) -> Path:
+        return Path(f"{self.path}-instances")
+
+    def alive(self, tx: Tx, instance: str) -> bool:  # noqa: ARG002  (the lock is a file)
+        if instance in _living:
+            return True
+        try:
+            descriptor = os.open(self._instances / instance, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        else:
+            return False
+        finally:
+            os.close(descriptor)
+
+    # -- threads ---------------------------------------------------------------------------------------------
+
+    def _after_commit(self, connection: apsw.Connection, database: str, pages: int) -> int:  # noqa: ARG002
+        if pages >= CHECKPOINT_PAGES and not self._checkpoint_due.is_set():
+            self._checkpoint_due.set()
+            self._start("checkpoint", self._checkpoint)
+        return apsw.SQLITE_OK
+
+    def _start(self, name: str, work: Any) -> None:  # noqa: ANN401  (a bound method)
+        label = f"tenax-{name}"
+        if any(thread.name == label and thread.is_alive() for thread in self._threads):
+            return
+        thread = threading.Thread(target=work, name=label, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _checkpoint(self) -> None:
+        """Copy the log back into the file while others write."""
+        connection = self._connect()
+        connection.set_busy_timeout(0)
+        try:
+            while not self._closed.is_set():
+                busy = self._checkpoint_due.wait(IDLE_SECONDS)
+                self._checkpoint_due.clear()
+                if not busy:
+                    return
+                with contextlib.suppress(apsw.Error, Trouble):  # it is tried again; the log only grows meanwhile
+                    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                    # Writers went on meanwhile. The little that they added is copied while they wait, so that the
+                    # log starts over in the same file: growing it would make every commit flush metadata too.
+                    with self._write_lock, self._turn():
+                        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        finally:
+            _shut(connection)
+
+    def scrub(self) -> bool:
+        """Empty the log, so that no older copy of a page is left in it."""
+        try:
+            with self._write_lock:
+                connection = self._writing(durable=True)
+                connection.execute("pragma incremental_vacuum").fetchall()
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.Error:
+            self._checkpoint_due.set()
+            self._start("checkpoint", self._checkpoint)
+            return False
+        return True
+
+    def announce(self, nums: Sequence[int]) -> None:
+        """Other processes see the file change by themselves."""
+
+    def _watch(self) -> None:
+        if not self._watching:
+            self._watching = True
+            self._start("watch", self._poll)
+
+    def _poll(self) -> None:
+        """While somebody listens: notice the commits of other connections. This costs one small read."""
+        connection: apsw.Connection | None = None
+        seen = -1
+        try:
+            while self.hub.wanted and not self._closed.wait(POLL_SECONDS):
+                try:
+                    connection = connection or self._connect()
+                    version = connection.pragma("data_version")
+                except apsw.Error:
+                    connection = _shut(connection)
+                    continue
+                if version != seen:
+                    seen = version
+                    self.hub.notify(None)
+        finally:
+            self._watching = False
+            _shut(connection)
+            if self.hub.wanted and not self._closed.is_set():
+                self._watch()  # somebody came while this thread left
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        if self._closed.is_set() or os.getpid() != self._pid:
+            return
+        self.queue.close()
+        if self._instance is not None:
+            ended = {"id": self._instance, "at": self.clock.now_us()}
+            with contextlib.suppress(StoreError):
+                self.change(lambda tx: tx.run("end_instance", ended))
+        self._closed.set()
+        self._checkpoint_due.set()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        with self._write_lock:
+            self._drop_connections()
+        if self._instance_file is not None and self._instance is not None:
+            os.close(self._instance_file)
+            _living.discard(self._instance)
+        if self._queue_lock is not None:
+            self._queue_lock.close()
+
+
+class SqliteTransaction:
+    """A write transaction: whole, or not at all. After any error of the engine nothing of it is left."""
+
+    __slots__ = ("_connection", "_durable", "_store")
+
+    def __init__(self, store: SqliteStore, *, durable: bool) -> None:
+        self._store = store
+        self._durable = durable
+
+    def __enter__(self) -> SqliteTx:
+        self._connection = self._store.begin(durable=self._durable)
+        return SqliteTx(self._connection)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:  # noqa: E501
+        connection = self._connection
+        try:
+            try:
+                if kind is None:
+                    connection.execute("commit")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("rollback")
+        except apsw.Error as failure:
+            raise self._store.judge(failure, committing=kind is None) from failure
+        finally:
+            self._store.end()
+        if isinstance(error, apsw.Error):
+            raise self._store.judge(error, committing=False) from error
+
+
+class SqliteTx:
+    """Statements by name on one connection."""
+
+    __slots__ = ("_connection", "_execute")
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._execute = connection.execute
+
+    def run(self, name: str, params: Mapping[str, Any] | tuple[Any, ...] = ()) -> list[Row]:
+        return self._execute(_SQL[name], params).fetchall()
+
+    def many(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if not _SQL[name].startswith("insert"):
+            self._connection.executemany(_SQL[name], rows)
+            return
+        start = 0
+        for size in _CHUNKS:
+            while len(rows) - start >= size:
+                chunk = rows[start : start + size]
+                self._execute(_for_rows(name, size), tuple(chain.from_iterable(chunk)) if size > 1 else chunk[0])
+                start += size
+
+
+@functools.cache
+def _for_rows(name: str, count: int) -> str:
+    """The same insert for several rows at once: the interpreter's lock is let go of once, not for every row."""
+    text = _SQL[name]
+    if count == 1:
+        return text
+    head, one, tail = _VALUES.split(text)
+    return f"{head} values {', '.join([_PARAMETER.sub('?', one)] * count)} {tail}"
+
+
+class _QueueLock:
+    """A lock file that processes wait for in turn. The kernel drops it when its holder dies."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = self._open()
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+
+    def acquire(self, seconds: float) -> bool:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return self._queue_up(seconds)
+        return True
+
+    def _queue_up(self, seconds: float) -> bool:
+        """Wait in the kernel's queue. That wait has no bound, so a thread does it, and is left behind if it hangs."""
+        descriptor = self._open()
+        told = threading.Lock()
+        state = {"got": False, "left": False}
+        done = threading.Event()
+
+        def wait() -> None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            with told:
+                state["got"] = True
+                if state["left"]:
+                    os.close(descriptor)
+            done.set()
+
+        threading.Thread(target=wait, name="tenax-queue", daemon=True).start()
+        done.wait(seconds)
+        with told:
+            if not state["got"]:
+                state["left"] = True
+                return False
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+        return True
+
+    def release(self) -> None:
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def too_new(schema: int) -> SchemaTooNew:
+    """The sentence for a store that a newer Tenax has changed."""
+    return SchemaTooNew(
+        f"The store has schema {schema}, and this Tenax knows {SCHEMA_VERSION}: a newer Tenax has changed it.",
+        hint="restart with the newer version",
+    )
+
+
+def _said(error: apsw.Error) -> str:
+    return str(error).removeprefix("SQLITE_").strip() or type(error).__name__
+
+
+def _shut(connection: apsw.Connection | None) -> None:
+    if connection is not None:
+        with contextlib.suppress(apsw.Error):
+            connection.close()

@@ -1,0 +1,567 @@
+"""What the engines share: one way to commit a group, one way to try again, one way to apply changes.
+
+An engine gives connections, transactions, its clock and its verdict on an error. Everything that decides what is
+written stands here and in `plan`, so the engines cannot differ in it.
+
+After any engine error the transaction is gone as a whole (a full disk or a failed read ends it, whatever savepoint
+was open), so a group that fails is undone, those already planned included, and tried again one by one.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
+
+from tenax.errors import OutcomeUnknown, SchemaTooNew, StoreError, TenaxError
+from tenax.events import PARTIALS, Event, Unknown, decode
+from tenax.journal.base import Recorded
+from tenax.journal.derived import Derived
+from tenax.journal.group import GroupCommit, Waiter
+from tenax.journal.hub import Hub
+from tenax.journal.index import (
+    INDEX_VERSION,
+    MESSAGE_ROLES,
+    Change,
+    CloseRun,
+    EndStretch,
+    EraseBodies,
+    HeadState,
+    KillRows,
+    LateOutput,
+    Lookup,
+    OpenRun,
+    OpenStretch,
+    PutRow,
+    Recount,
+    ReviveRows,
+    SealRun,
+    SetList,
+    TakeInputs,
+)
+from tenax.journal.plan import Append, Batch, Key, Loaded, Stored, inner_hash, plan
+from tenax.journal.schema import SCHEMA_VERSION
+from tenax.parts import blobs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from tenax.clock import Clock, Ids
+
+__all__ = ["ALL_SEQS", "Row", "Store", "Trouble", "Tx", "bounds", "drop_mentions", "recorded"]
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+SEQ_BITS = 32
+ALL_SEQS = (1 << SEQ_BITS) - 1
+NUMS_MAX = 50_000
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 1.0
+_IDS_PAGE = 200
+_CLOCK_SLACK_US = 86_400_000_000
+_LISTED_EVERY_US = 1_000_000
+
+
+def bounds(num: int) -> tuple[int, int]:
+    """The places of a conversation: from its number shifted, which no event has, to the last one possible."""
+    return num << SEQ_BITS, num << SEQ_BITS | ALL_SEQS
+
+
+class Trouble(Exception):  # noqa: N818  (never leaves this package: it is the engine's verdict, not an error)
+    """An engine error, judged. `error` is what a caller is told if it is given up.
+
+    `unknown`: the commit may have happened. `lasting`: trying again soon is of no use.
+    """
+
+    def __init__(self, error: StoreError, *, unknown: bool = False, lasting: bool = False) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.unknown = unknown
+        self.lasting = lasting
+
+
+class Tx(Protocol):
+    """A connection inside a transaction, speaking statements by name."""
+
+    def run(self, name: str, params: Mapping[str, Any] | tuple[Any, ...] = ()) -> list[Row]:
+        """Run one statement and fetch all its rows."""
+
+    def many(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Run one statement for each of the rows."""
+
+
+class Store(abc.ABC):
+    """One open store: the engine behind every user's `Journal`."""
+
+    def __init__(self, clock: Clock, ids: Ids, patience: float) -> None:
+        self.clock = clock
+        self.ids = ids
+        self.patience = patience
+        self.hub = Hub()
+        self.queue = GroupCommit(self._commit, "tenax")
+        self.incarnation = ""
+        self._nums: dict[Key, int] = {}
+        self._stretches: dict[int, str] = {}
+        self.reach: Callable[[str], None] = lambda point: None
+        """Named failure points of a commit, for tests: begin, load, write, commit, committed."""
+
+    # -- what an engine gives --------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def transaction(self, *, durable: bool = True) -> AbstractContextManager[Tx]:
+        """A write transaction. Leaving it commits; an error in it undoes it. Raises Trouble."""
+
+    @abc.abstractmethod
+    def reading(self) -> AbstractContextManager[Tx]:
+        """A connection to read from, for no longer than a page. Raises Trouble."""
+
+    @abc.abstractmethod
+    def heads(self, tx: Tx, keys: Collection[Key]) -> dict[Key, HeadState]:
+        """The heads of these conversations, locked until the transaction ends. Checks the schema's version."""
+
+    def committed(self, states: dict[Key, HeadState]) -> None:  # noqa: B027  (an engine may have no use for it)
+        """These heads were just stored. An engine that can tell when somebody else writes may keep them."""
+
+    @abc.abstractmethod
+    def wake_readers(self, tx: Tx, nums: list[int], follows: str) -> None:
+        """Mark the readers that follow this in these conversations as behind."""
+
+    @abc.abstractmethod
+    def now(self, tx: Tx) -> float:
+        """The store's clock, in seconds: the same for everybody who uses this store."""
+
+    @abc.abstractmethod
+    def alive(self, tx: Tx, instance: str) -> bool:
+        """Whether this instance still holds its lock."""
+
+    @abc.abstractmethod
+    def live(self) -> str:
+        """Hold the lock of an instance of our own; its id. Made when first needed."""
+
+    @abc.abstractmethod
+    def recover(self, trouble: Trouble) -> None:
+        """Get ready to try again after trouble: reopen, reconnect."""
+
+    @abc.abstractmethod
+    def announce(self, nums: Sequence[int]) -> None:
+        """Tell other processes that these conversations have moved. A hint."""
+
+    @abc.abstractmethod
+    def scrub(self) -> bool:
+        """Make sure that nothing deleted is left in any file. False if something still has to be waited for."""
+
+    @abc.abstractmethod
+    def connected_since(self) -> float:
+        """When this process was last (re)connected, on the store's clock."""
+
+    def lock_all(self, tx: Tx) -> None:  # noqa: B027  (SQLite has one writer as it is)
+        """Keep every other writer out until the transaction ends."""
+
+    @abc.abstractmethod
+    def life(self) -> str:
+        """Names the stretch of time in which the store's clock and its unflushed writes live on."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Commit what waits, and let go."""
+
+    # -- transactions that try again -------------------------------------------------------------------------
+
+    def change(self, work: Callable[[Tx], T]) -> T:
+        """Run `work` in a transaction. It may be run again, so it has to find its own earlier success."""
+        return self._persist(lambda: self._once(work), self.patience)
+
+    def _once(self, work: Callable[[Tx], T]) -> T:
+        with self.transaction() as tx:
+            return work(tx)
+
+    def read(self, work: Callable[[Tx], T]) -> T:
+        """Run `work` on a connection for reading. A read that fails is tried again for a short while."""
+
+        def once() -> T:
+            with self.reading() as tx:
+                return work(tx)
+
+        return self._persist(once, min(self.patience, 3.0))
+
+    def num(self, user: str, conversation: str) -> int:
+        """The conversation's number in the store, or 0 if this user has none of that id."""
+        found = self._nums.get((user, conversation))
+        if found is None:
+            rows = self.query("conversation", owner=user, id=conversation)
+            if not rows:
+                return 0
+            found = self.know((user, conversation), rows[0][0])
+        return found
+
+    def stretch_name(self, tx: Tx, num: int) -> str | None:
+        """The name of a stretch by its number. It never changes, so it is kept."""
+        if not num:
+            return None
+        name = self._stretches.get(num)
+        if name is None:
+            name = str(tx.run("stretch_name", (num,))[0][0])
+            if len(self._stretches) >= NUMS_MAX:
+                self._stretches.clear()
+            self._stretches[num] = name
+        return name
+
+    def know(self, key: Key, num: int) -> int:
+        """Keep the number of a conversation; it never changes."""
+        if len(self._nums) >= NUMS_MAX:
+            self._nums.clear()
+        self._nums[key] = num
+        return num
+
+    def query(self, name: str, /, **params: Any) -> list[Row]:  # noqa: ANN401  (whatever the statement takes)
+        """One statement, read."""
+        return self.read(lambda tx: tx.run(name, params))
+
+    def _persist(self, attempt: Callable[[], T], patience: float) -> T:
+        deadline = self.clock.monotonic() + patience
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return attempt()
+            except Trouble as trouble:
+                if trouble.lasting or self.clock.monotonic() + pause > deadline:
+                    raise trouble.error from trouble
+                self.clock.sleep(pause)
+                self.recover(trouble)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    # -- group commit ----------------------------------------------------------------------------------------
+
+    def waiter(self, append: Append, future: Any = None) -> Waiter:  # noqa: ANN401  (asyncio.Future or None)
+        return Waiter(append, self.clock.monotonic() + self.patience, future)
+
+    def _commit(self, group: list[Waiter]) -> None:
+        """Settle every waiter of the group. Called by one thread at a time."""
+        if len(group) > 1:
+            try:
+                self._attempt(group)
+            except Trouble as trouble:
+                self._note(group, trouble)
+                self._recover(trouble)
+            else:
+                return
+        for waiter in group:
+            self._commit_one(waiter)
+
+    def _commit_one(self, waiter: Waiter) -> None:
+        pause = _FIRST_PAUSE
+        while not waiter.done:
+            try:
+                self._attempt([waiter])
+            except Trouble as trouble:
+                self._note([waiter], trouble)
+                unknown = waiter.append.maybe_stored
+                late = self.clock.monotonic() + pause > waiter.deadline
+                if late or (trouble.lasting and not unknown):
+                    waiter.settle(self._given_up(waiter.append, trouble))
+                    return
+                self.clock.sleep(pause)
+                self._recover(trouble)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _recover(self, trouble: Trouble) -> None:
+        try:
+            self.recover(trouble)
+        except Trouble:
+            return  # still away: the next attempt says so, and is bounded
+
+    @staticmethod
+    def _note(group: list[Waiter], trouble: Trouble) -> None:
+        for waiter in group:
+            waiter.append.repeated = waiter.append.repeated or trouble.unknown
+            waiter.append.maybe_stored = waiter.append.maybe_stored or trouble.unknown
+
+    @staticmethod
+    def _given_up(append: Append, trouble: Trouble) -> TenaxError:
+        if not append.maybe_stored:
+            return trouble.error
+        return OutcomeUnknown(
+            f"The store went away while it stored this, and it is not known whether it did: {trouble.error}",
+            append_id=append.append_id,
+        )
+
+    def _attempt(self, group: list[Waiter]) -> None:
+        """One transaction for all of them. Outcomes are told only once the commit has returned."""
+        appends = [waiter.append for waiter in group]
+        batch = Batch()
+        self.reach("begin")
+        with self.transaction(durable=not all([append.partial for append in appends])) as tx:
+            self.reach("load")
+            loaded = self._load(tx, appends)
+            outcomes = [self._plan(tx, append, loaded, batch) for append in appends]
+            self.reach("write")
+            self._store(tx, batch)
+            self.reach("commit")
+        self.reach("committed")
+        self.committed(batch.states)
+        for waiter, outcome in zip(group, outcomes, strict=True):
+            waiter.settle(outcome)
+        if batch.states:
+            nums = [state.num for state in batch.states.values()]
+            self.hub.notify(nums)
+            self.announce(nums)
+
+    def _plan(self, tx: Tx, append: Append, loaded: Loaded, batch: Batch) -> list[Recorded] | TenaxError:
+        state = loaded.heads.get((append.user, append.conversation))
+        try:
+            if state is not None and state.version != INDEX_VERSION:
+                raise SchemaTooNew(
+                    "The index of this conversation was made by another version of Tenax.", hint="run: tenax doctor"
+                )
+            return plan(append, loaded, batch, _look(tx, append, state), self.clock, self.ids)
+        except TenaxError as error:
+            return error
+
+    # -- what a group has to know ----------------------------------------------------------------------------
+
+    def _load(self, tx: Tx, appends: list[Append]) -> Loaded:
+        loaded = Loaded()
+        keys = {(append.user, append.conversation): None for append in appends}
+        loaded.heads = self.heads(tx, keys)
+        for key in keys:
+            if key not in loaded.heads and tx.run("tombstone", {"owner": key[0], "id": key[1]}):
+                loaded.gone.add(key)
+        for append in appends:
+            user = append.user
+            if append.lease is not None and (user, append.lease.name) not in loaded.fences:
+                for row in tx.run("fence", {"owner": user, "name": append.lease.name}):
+                    loaded.fences[user, append.lease.name] = (row[0], row[1])
+            for name in append.names:
+                if tx.run("stretch_taken", {"owner": user, "name": name}):
+                    loaded.taken.add((user, name))
+            if append.repeated:
+                self._load_appended(tx, append, loaded)
+            if append.dedup is not None:
+                self._load_received(tx, append, loaded)
+        return loaded
+
+    def _load_appended(self, tx: Tx, append: Append, loaded: Loaded) -> None:
+        """Look for an append by its id. An id holds the time it was made, so there is no need to look far back."""
+        state = loaded.heads.get((append.user, append.conversation))
+        if state is None:
+            return
+        low, high = bounds(state.num)
+        name = "append_ids_of_partials" if append.items[0].code else "append_ids"
+        made_at = int.from_bytes(append.append_id[:6], "big") * 1000
+        while rows := tx.run(name, {"low": low, "high": high, "limit": _IDS_PAGE}):
+            for place, _, append_id in rows:
+                if append_id == append.append_id:
+                    loaded.appended[append.append_id] = _stored(tx, state.id, place, len(append.items))
+                    return
+            high, at, _ = rows[-1]
+            if at < made_at - _CLOCK_SLACK_US:
+                return
+
+    @staticmethod
+    def _load_received(tx: Tx, append: Append, loaded: Loaded) -> None:
+        dedup = append.dedup
+        assert dedup is not None  # noqa: S101  (the caller looked)
+        where = {"owner": append.user, "source": dedup.source, "id": dedup.id}
+        for place, count in tx.run("received", where):
+            conversation = tx.run("conversation_of", {"num": place >> SEQ_BITS})
+            name = conversation[0][0] if conversation else ""
+            loaded.received[append.user, dedup.source, dedup.id] = _stored(tx, name, place, count)
+
+    # -- what a group writes ---------------------------------------------------------------------------------
+
+    def _store(self, tx: Tx, batch: Batch) -> None:
+        if not batch.states:
+            return
+        for (user, conversation), at, opened in batch.opened:
+            origin = opened.origin.conversation if opened.origin else None
+            where = {"owner": user, "id": conversation, "source": opened.source, "origin": origin, "at": at}
+            batch.states[user, conversation].num = tx.run("open_conversation", where)[0][0]
+        nums = {key: state.num for key, state in batch.states.items()}
+        if batch.facts:
+            tx.many("put_event", [(nums[key] << SEQ_BITS | fact[0], *fact[1:]) for key, fact in batch.facts])
+        if batch.partials:
+            tx.many("put_partial", [(nums[key] << SEQ_BITS | part[0], *part[1:]) for key, part in batch.partials])
+        recount = self._apply(tx, batch, nums)
+        self._put_heads(tx, batch, nums)
+        for key in recount:
+            _recount(tx, batch.states[key])
+        self._mention(tx, batch, nums)
+        for key, dedup, seq, count in batch.received:
+            where = {"owner": key[0], "source": dedup.source, "id": dedup.id, "count": count}
+            tx.run("put_received", {**where, "place": nums[key] << SEQ_BITS | seq})
+
+    def _put_heads(self, tx: Tx, batch: Batch, nums: dict[Key, int]) -> None:
+        facts = dict(batch.facts)
+        for key, fact in facts.items():
+            state = batch.states[key]
+            if abs(fact.at - state.listed_at) >= _LISTED_EVERY_US:
+                state.listed_at = fact.at
+                tx.run("touch", (fact.at, state.num))
+        if facts:
+            tx.many("put_head", [_head_row(batch.states[key]) for key in facts])
+            asleep = [key for key in facts if not batch.states[key].woken]
+            if asleep:
+                self.wake_readers(tx, [nums[key] for key in asleep], "facts")
+                for key in asleep:
+                    batch.states[key].woken = True
+        if batch.turned:
+            self.wake_readers(tx, [nums[key] for key in batch.turned], "turns")
+        for key, _, _ in batch.opened:
+            state = batch.states[key]
+            follows = {"facts": state.facts, "turns": state.turns, "due": state.due}
+            now = state.head if key in batch.imported else 0
+            tx.run("new_cursors", {"num": state.num, "now": now, **follows})
+        only_partials = [key for key in batch.states if key not in facts]
+        if only_partials:
+            tx.many("set_head_seq", [(batch.states[key].head, nums[key]) for key in only_partials])
+
+    def _apply(self, tx: Tx, batch: Batch, nums: dict[Key, int]) -> list[Key]:
+        """Apply the changes of index rows in order; rows that only join are put together."""
+        rows: list[tuple[int, int, int, int]] = []
+        recount: list[Key] = []
+        for key, change in batch.changes:
+            if type(change) is PutRow:
+                rows.append((nums[key] << SEQ_BITS | change.seq, change.first, change.role, change.waiting))
+            elif isinstance(change, Recount):
+                recount.append(key)
+            else:
+                if rows:
+                    tx.many("put_row", rows)
+                    rows = []
+                _apply_one(tx, batch.states[key], change)
+        if rows:
+            tx.many("put_row", rows)
+        return recount
+
+    @staticmethod
+    def _mention(tx: Tx, batch: Batch, nums: dict[Key, int]) -> None:
+        for key, fact in batch.facts:
+            if b'"blob"' not in fact.body:
+                continue
+            place = nums[key] << SEQ_BITS | fact.seq
+            for blob in blobs_of(msgspec.json.decode(fact.body)):
+                tx.run("put_mention", {"owner": key[0], "hash": blob, "place": place})
+
+
+def _head_row(state: HeadState) -> tuple[Any, ...]:
+    return (state.num, state.head, state.facts, state.turns, state.due, state.revision, state.epoch, state.digest,
+            state.run, state.stretch, state.context_from, state.unanswered, state.messages, state.stretch_messages,
+            state.stretch_from, state.stretch_covers, state.listed_at, state.version)  # fmt: skip
+
+
+def _recount(tx: Tx, state: HeadState) -> None:
+    low, high = bounds(state.num)
+    where = {"num": state.num, "low": low, "high": high, "roles": MESSAGE_ROLES}
+    tx.run("recount", {**where, "stretch_from": state.stretch_from})
+    tx.run("recount_stretches", {"num": state.num, "low": low, "roles": MESSAGE_ROLES})
+
+
+def _apply_one(tx: Tx, state: HeadState, change: Change) -> None:  # noqa: C901, PLR0912  (one case a change)
+    num = state.num
+    low, high = bounds(num)
+    match change:
+        case KillRows(after, by):
+            tx.run("kill_rows", {"after": low + after, "high": high, "by": by})
+        case ReviveRows(by):
+            tx.run("revive_rows", {"low": low, "high": high, "by": by})
+        case TakeInputs(seqs):
+            if seqs:
+                tx.many("take_input", [(low + seq,) for seq in seqs])
+        case OpenStretch(name, parent, seq, at, covers_to):
+            where = {"owner": state.user, "name": name, "conversation": num, "parent": parent}
+            opened = tx.run("open_stretch", {**where, "at": at, "seq": seq, "covers_to": covers_to})[0][0]
+            if state.stretch_name == name:
+                state.stretch = opened
+        case EndStretch(name, seq, at, reason, messages):
+            where = {"owner": state.user, "name": name, "reason": reason}
+            tx.run("end_stretch", {**where, "at": at, "seq": seq, "messages": messages})
+        case OpenRun(run, seq):
+            tx.run("open_run", {"num": num, "run": run, "seq": seq})
+        case CloseRun(run, seq, outcome):
+            tx.run("close_run", {"num": num, "run": run, "seq": seq, "outcome": outcome})
+        case LateOutput(run):
+            tx.run("late_output", {"num": num, "run": run})
+        case SealRun(run, seq):
+            tx.run("seal_run", {"num": num, "run": run, "seq": seq})
+        case SetList(column, value):
+            tx.run(f"set_{column}", {"num": num, "value": value})
+        case EraseBodies(seqs):
+            for seq in seqs:
+                _erase_body(tx, state.user, low + seq)
+
+
+def _erase_body(tx: Tx, user: str, place: int) -> None:
+    """Take a body away, and with it the partials it replaced and the blobs that nothing else names."""
+    for _, body, salt in tx.run("body", {"place": place}):
+        if body is None:
+            return
+        tx.run("erase_body", {"place": place, "body_hash": inner_hash(salt, body)})
+        for (first,) in tx.run("row_first", {"place": place}):
+            tx.run("delete_partials", {"low": place >> SEQ_BITS << SEQ_BITS | first, "high": place})
+        drop_mentions(tx, user, place, place)
+
+
+def drop_mentions(tx: Tx, user: str, low: int, high: int) -> None:
+    """Forget which blobs these events name, and drop those that no other event names."""
+    hashes = [row[0] for row in tx.run("mentions_at", {"low": low, "high": high})]
+    tx.run("delete_mentions", {"low": low, "high": high})
+    for each in hashes:
+        where = {"owner": user, "hash": each}
+        if not tx.run("mentioned", where):
+            tx.run("drop_chunks", where)
+            tx.run("drop_blob", where)
+
+
+def _stored(tx: Tx, conversation: str, place: int, count: int) -> Stored:
+    """The events of an append that is in the store already. Its partials may have been pruned since."""
+    rows = tx.run("read", {"low": place - 1, "high": place + count - 1, "limit": count})
+    return Stored([recorded(conversation, row) for row in rows])
+
+
+def recorded(conversation: str, row: Row) -> Recorded:
+    """A row of `read` as a value."""
+    place, kind, at, run, body, digest, code = row
+    kind = PARTIALS[code].kind if code else kind
+    return Recorded(conversation, place & ALL_SEQS, kind, at, run, body, digest or b"")
+
+
+def _look(tx: Tx, append: Append, state: HeadState | None) -> Lookup:
+    """What `apply` may ask while it plans this append. One that shares its transaction asks nothing."""
+    if not append.solo:
+        return _NOTHING
+    if append.imported:
+        return Derived(append.user, append.conversation)
+    return _Look(tx, state.num if state is not None else 0)
+
+
+class _Look:
+    """What a rare event asks, from the store."""
+
+    def __init__(self, tx: Tx, num: int) -> None:
+        self._tx = tx
+        self._low, self._high = bounds(num)
+
+    def kind_at(self, seq: int) -> str | None:
+        found = self._tx.run("kind_at", {"place": self._low + seq})
+        return found[0][0] if found else None
+
+    def standing_after(self, seq: int) -> int:
+        return int(self._tx.run("standing_between", {"low": self._low + seq, "high": self._high})[0][0])
+
+    def killed_by(self, seq: int) -> int:
+        return int(self._tx.run("killed_by", {"low": self._low, "high": self._high, "by": seq})[0][0])
+
+    def title_at(self) -> int:
+        return int(self._tx.run("last_title", {"low": self._low, "high": self._high})[0][0]) & ALL_SEQS
+
+    def edits_since(self, since: int) -> list[Event | Unknown]:
+        found = self._tx.run("edits_since", {"low": self._low + since, "high": self._high})
+        return [decode(kind, body) for kind, body in found]
+
+    def note(self, seq: int, kind: str, event: Event | Unknown, changes: Sequence[Change]) -> None:
+        """Nothing to note: what is asked for is in the store."""
+
+
+_NOTHING: Lookup = Derived("", "")
