@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,3 +24,12 @@ def postgres_server() -> Iterator[PostgresServer]:
 def postgres_url(postgres_server: PostgresServer) -> str:
     """A new and empty database."""
     return postgres_server.create_database()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a new store, on each engine that several processes can share."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'tenax.db'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url

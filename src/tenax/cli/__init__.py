@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import click
 
+from tenax.cli.doctor import doctor
 from tenax.cli.frame import Commands, run
+from tenax.cli.list import list_conversations
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -15,6 +17,10 @@ from tenax.cli.frame import Commands, run
 @click.version_option(package_name="tenax", message="%(prog)s %(version)s")
 def tenax(profile: str | None) -> None:
     """A self-hosted AI agent that never loses the thread."""
+
+
+tenax.add_command(doctor)
+tenax.add_command(list_conversations)
 
 
 def main(args: Sequence[str] | None = None) -> None:

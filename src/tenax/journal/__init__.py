@@ -10,8 +10,9 @@ from tenax.journal.ephemeral import EphemeralStore
 from tenax.journal.journal import Journal
 from tenax.journal.search import NoSearch
 from tenax.journal.sqlite import SqliteStore
+from tenax.journal.store import Store
 
-__all__ = ["LOCAL_USER", "Journal", "open"]
+__all__ = ["LOCAL_USER", "Journal", "exists", "open"]
 
 LOCAL_USER = "local"
 """The user of a store that one person has to themselves."""
@@ -24,6 +25,40 @@ def open(url: str, *, user: str | None = LOCAL_USER, clock: Clock | None = None,
     if url.startswith("sqlite:///"):
         store = SqliteStore(Path(url.removeprefix("sqlite:///")), clock, ids, patience=patience)
         return Journal(store, user, NoSearch())
+    if url.startswith(("postgresql://", "postgres://")):
+        return Journal(_postgres(url, clock, ids, patience), user, NoSearch())
     if url == "memory:":
         return Journal(EphemeralStore(clock, ids), user, NoSearch())
     raise CannotOpen(f"A store is named by sqlite:///PATH or postgresql://..., not by {url.split('@')[-1]!r}.")
+
+
+def exists(url: str) -> bool:
+    """Whether there is a store already. Makes nothing. Where that cannot be told, `open` says why."""
+    if url.startswith("sqlite:///"):
+        try:
+            return Path(url.removeprefix("sqlite:///")).stat().st_size > 0
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+    if url.startswith(("postgresql://", "postgres://")):
+        return _postgres_exists(url)
+    return url != "memory:"
+
+
+def _postgres_exists(url: str) -> bool:
+    try:
+        from tenax.journal.postgres import store_exists  # noqa: PLC0415  (psycopg is an extra)
+    except ImportError:
+        return True
+    return store_exists(url)
+
+
+def _postgres(url: str, clock: Clock, ids: Ids, patience: float) -> Store:
+    try:
+        from tenax.journal.postgres import PostgresStore  # noqa: PLC0415  (psycopg is an extra)
+    except ImportError as error:
+        raise CannotOpen(
+            "A PostgreSQL store needs psycopg, which is not installed here.", hint="pip install 'tenax[postgres]'"
+        ) from error
+    return PostgresStore(url, clock, ids, patience=patience)

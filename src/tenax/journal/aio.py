@@ -13,13 +13,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 import queue
 import threading
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import msgspec
 
 from tenax.errors import TenaxError
+from tenax.journal import guard
 from tenax.journal.base import Recorded
 from tenax.journal.journal import Journal
 from tenax.journal.plan import Append
@@ -31,9 +33,10 @@ if TYPE_CHECKING:
     from tenax.events import ConversationOpened, Event
     from tenax.journal.base import Dedup, Entry, Expect, Lease
 
-__all__ = ["AsyncJournal", "CancelledAppend", "Threads"]
+__all__ = ["THREADS", "AsyncJournal", "CancelledAppend", "Threads", "Twin", "awaited"]
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 THREADS = 4
 _TAIL_PAGE = 500
@@ -47,25 +50,40 @@ class CancelledAppend(msgspec.Struct, frozen=True):
     error: TenaxError | None
 
 
-def _awaited(verb: Callable[Concatenate[Journal, P], T]) -> Callable[Concatenate[AsyncJournal, P], Awaitable[T]]:
-    @functools.wraps(verb)
-    async def call(self: AsyncJournal, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._threads.run(functools.partial(verb, self.journal, *args, **kwargs))
+class Twin(Generic[S]):
+    """Something synchronous, whose methods are awaited here."""
 
-    return call
+    def __init__(self, behind: S, threads: Threads) -> None:
+        self._behind = behind
+        self._threads = threads
 
 
-class AsyncJournal:
+def awaited(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[Twin[S], P], Awaitable[T]]:
+    """The same method, for a twin: it runs on one of the twin's threads."""
+
+    async def call(self: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._threads.run(functools.partial(method, self._behind, *args, **kwargs))
+
+    return functools.update_wrapper(call, method)
+
+
+class AsyncJournal(Twin[Journal]):
     """A `Journal` whose verbs are awaited."""
 
     def __init__(self, journal: Journal, threads: Threads | None = None) -> None:
-        self.journal = journal
-        self._threads = threads or Threads(THREADS)
+        super().__init__(journal, threads or Threads(THREADS))
+
+    @property
+    def journal(self) -> Journal:
+        """The one behind it."""
+        return self._behind
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:  # noqa: E501
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
     user = property(lambda self: self.journal.user)
@@ -93,7 +111,9 @@ class AsyncJournal:
         return await self._submit(self.journal.prepare(conversation, events, run=run, expect=expect, lease=lease,
                                                        dedup=dedup, append_id=append_id))  # fmt: skip
 
-    async def load(self, conversation: str, opened: ConversationOpened, entries: Sequence[Entry]) -> list[Recorded]:
+    async def load(
+        self, conversation: str, opened: ConversationOpened, entries: Sequence[Entry]
+    ) -> list[Recorded]:
         """As `Journal.load`."""
         return await self._submit(self.journal.prepare_load(conversation, opened, entries))
 
@@ -114,7 +134,7 @@ class AsyncJournal:
         """Every event after a number, the stored ones and then the new ones as they come."""
         loop, hint = asyncio.get_running_loop(), asyncio.Event()
         num = await self._threads.run(lambda: self.journal.number(conversation))
-        with self.journal.store.hub.listening(num, lambda: loop.call_soon_threadsafe(hint.set)):
+        with self.journal.store.hub.listening(num, functools.partial(_wake, loop, hint)):
             while True:
                 hint.clear()
                 page = await self.read(conversation, after=after, limit=_TAIL_PAGE)
@@ -131,7 +151,7 @@ class AsyncJournal:
         loop, hint = asyncio.get_running_loop(), asyncio.Event()
         deadline = loop.time() + seconds
         num = await self._threads.run(lambda: self.journal.number(conversation))
-        with self.journal.store.hub.listening(num, lambda: loop.call_soon_threadsafe(hint.set)):
+        with self.journal.store.hub.listening(num, functools.partial(_wake, loop, hint)):
             while True:
                 hint.clear()
                 if (await self.head(conversation)).head > after:
@@ -151,34 +171,35 @@ class AsyncJournal:
         await self._threads.run(self.journal.close)
         self._threads.stop()
 
-    read = _awaited(Journal.read)
-    head = _awaited(Journal.head)
-    rows = _awaited(Journal.rows)
-    open = _awaited(Journal.open)
-    messages = _awaited(Journal.messages)
-    fact = _awaited(Journal.fact)
-    conversations = _awaited(Journal.conversations)
-    summary = _awaited(Journal.summary)
-    stretch = _awaited(Journal.stretch)
-    children = _awaited(Journal.children)
-    late = _awaited(Journal.late)
-    search = _awaited(Journal.search)
-    claim = _awaited(Journal.claim)
-    renew = _awaited(Journal.renew)
-    release = _awaited(Journal.release)
-    holder = _awaited(Journal.holder)
-    instances = _awaited(Journal.instances)
-    swept = _awaited(Journal.swept)
-    cursor = _awaited(Journal.cursor)
-    advance = _awaited(Journal.advance)
-    defer = _awaited(Journal.defer)
-    behind = _awaited(Journal.behind)
-    put_blob = _awaited(Journal.put_blob)
-    get_blob = _awaited(Journal.get_blob)
-    fork = _awaited(Journal.fork)
-    erase = _awaited(Journal.erase)
-    delete = _awaited(Journal.delete)
-    prune = _awaited(Journal.prune)
+    read = awaited(Journal.read)
+    head = awaited(Journal.head)
+    rows = awaited(Journal.rows)
+    open = awaited(Journal.open)
+    messages = awaited(Journal.messages)
+    fact = awaited(Journal.fact)
+    conversations = awaited(Journal.conversations)
+    summary = awaited(Journal.summary)
+    stretch = awaited(Journal.stretch)
+    children = awaited(Journal.children)
+    late = awaited(Journal.late)
+    search = awaited(Journal.search)
+    claim = awaited(Journal.claim)
+    renew = awaited(Journal.renew)
+    release = awaited(Journal.release)
+    release_held = awaited(Journal.release_held)
+    holder = awaited(Journal.holder)
+    instances = awaited(Journal.instances)
+    swept = awaited(Journal.swept)
+    cursor = awaited(Journal.cursor)
+    advance = awaited(Journal.advance)
+    defer = awaited(Journal.defer)
+    behind = awaited(Journal.behind)
+    put_blob = awaited(Journal.put_blob)
+    get_blob = awaited(Journal.get_blob)
+    fork = awaited(Journal.fork)
+    erase = awaited(Journal.erase)
+    delete = awaited(Journal.delete)
+    prune = awaited(Journal.prune)
 
 
 class _Outcome(asyncio.Future[list[Recorded]]):
@@ -195,9 +216,11 @@ class Threads:
         self._count = count
         self._threads: list[threading.Thread] = []
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._pid = os.getpid()
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run this on one of the threads and wait for it."""
+        guard.refuse_after_fork(self._pid)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -225,6 +248,11 @@ class Threads:
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
             call()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, hint: asyncio.Event) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(hint.set)
 
 
 def _resolve(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:  # noqa: ANN401

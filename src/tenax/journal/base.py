@@ -137,7 +137,7 @@ class Instance(_Value, frozen=True):
     started_at: int
     ended_at: int | None
     swept_at: int | None
-    alive: bool
+    alive: bool = False
 
 
 class Summary(_Value, frozen=True):

@@ -105,7 +105,9 @@ class Derived:
         self._kinds[seq] = kind
         if kind == "conversation.titled":
             self._title_at = seq
-        if isinstance(event, ConversationRewound | ConversationCleared | ConversationRestored | ContentErased):
+        if isinstance(
+            event, ConversationRewound | ConversationCleared | ConversationRestored | ContentErased
+        ):
             self._edits.append((seq, event))
         for change in changes:
             self._take(change)
@@ -168,7 +170,9 @@ class Derived:
         state = self.state
         state.messages = len(standing)
         state.stretch_messages = sum(seq >= state.stretch_from for seq in standing)
-        state.unanswered = min((seq for seq, row in self.rows.items() if row.waiting and not row.dead), default=0)
+        state.unanswered = min(
+            (seq for seq, row in self.rows.items() if row.waiting and not row.dead), default=0
+        )
         for stretch in self.stretches.values():
             if stretch.ended_seq is not None:
                 stretch.messages = sum(stretch.opened_seq <= seq <= stretch.ended_seq for seq in standing)

@@ -8,11 +8,13 @@ its group has returned.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
 from tenax.errors import StoreBusy, StoreMisused
+from tenax.journal import guard
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,7 +35,9 @@ class Waiter:
 
     __slots__ = ("_signal", "append", "deadline", "deserted", "done", "error", "future", "leads", "recorded")
 
-    def __init__(self, append: Append, deadline: float, future: asyncio.Future[list[Recorded]] | None = None) -> None:
+    def __init__(
+        self, append: Append, deadline: float, future: asyncio.Future[list[Recorded]] | None = None
+    ) -> None:
         self.append = append
         self.deadline = deadline
         self.future = future
@@ -74,6 +78,7 @@ class GroupCommit:
     def __init__(self, commit: Callable[[list[Waiter]], None], name: str) -> None:
         self._commit = commit
         self._name = name
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._waiting: deque[Waiter] = deque()
         self._led = False
@@ -114,11 +119,14 @@ class GroupCommit:
 
     def _join(self, waiter: Waiter) -> bool:
         """Queue up. True if the caller has to lead."""
+        guard.refuse_after_fork(self._pid)
         with self._lock:
             if self._closed:
                 raise StoreMisused("The store was closed.")
             if len(self._waiting) >= WAITING_MAX:
-                raise StoreBusy(f"{WAITING_MAX:,} appends wait for the store already; this one was not taken.")
+                raise StoreBusy(
+                    f"{WAITING_MAX:,} appends wait for the store already; this one was not taken."
+                )
             self._waiting.append(waiter)
             if not self._led:
                 self._led = waiter.leads = True

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from tenax.errors import CannotOpen, StoreMisused
 
-__all__ = ["protect", "refuse_network_file_system"]
+__all__ = ["protect", "refuse_after_fork", "refuse_network_file_system"]
 
 _NETWORK = frozenset(
     {
@@ -49,12 +49,19 @@ def _audit(event: str, args: tuple[object, ...]) -> None:
                 "that would drop its locks and lose other processes' writes.",
                 hint="read it through tenax, or from another process",
             )
-    elif event == "open" and isinstance(args[0], str) and args[0].endswith("-shm"):
-        if os.path.realpath(args[0].removesuffix("-shm")) in _protected:
-            raise StoreMisused(
-                f"{args[0]} belongs to a Tenax store that is open here; opening it would drop the store's locks.",
-                hint="copy a store with a backup, or from another process",
-            )
+    elif event == "open" and _is_protected_shm(args[0]):
+        raise StoreMisused(
+            f"{args[0]} belongs to a Tenax store that is open here; opening it would drop the store's locks.",
+            hint="copy a store with a backup, or from another process",
+        )
+
+
+def _is_protected_shm(name: object) -> bool:
+    return (
+        isinstance(name, str)
+        and name.endswith("-shm")
+        and os.path.realpath(name.removesuffix("-shm")) in _protected
+    )
 
 
 def _file_of(target: object) -> str | None:
@@ -69,9 +76,9 @@ def _refuse_if_open(real: str) -> None:
     folder = Path("/proc/self/fd")
     if not folder.is_dir():
         return
-    for each in os.listdir(folder):
+    for each in folder.iterdir():
         try:
-            target = os.readlink(folder / each)
+            target = str(each.readlink())
         except OSError:
             continue
         if target in {real, f"{real}-wal", f"{real}-shm"}:
@@ -80,6 +87,15 @@ def _refuse_if_open(real: str) -> None:
                 "lose writes.",
                 hint="close it first, or open it from another process",
             )
+
+
+def refuse_after_fork(pid: int) -> None:
+    """A child process has its parent's locks and connections but not its threads; nothing of them may be used."""
+    if os.getpid() != pid:
+        raise StoreMisused(
+            "The store was opened before a fork and may not be used after it.",
+            hint="open it in the new process",
+        )
 
 
 def refuse_network_file_system(folder: Path) -> None:

@@ -233,7 +233,9 @@ class Lookup(Protocol):
         """Take in what was just applied, where the store does not have it yet."""
 
 
-def apply(state: HeadState, seq: int, at: int, run: str | None, kind: str, event: Event | Unknown, look: Lookup) -> Sequence[Change]:
+def apply(
+    state: HeadState, seq: int, at: int, run: str | None, kind: str, event: Event | Unknown, look: Lookup
+) -> Sequence[Change]:
     """Move `state` over one fact and say what else changes. Raises what refuses the append; then nothing is stored.
 
     An event whose body is unknown or erased moves the numbers and whatever its kind alone tells.
@@ -252,7 +254,9 @@ class _At(NamedTuple):
     run: str | None
 
 
-def _message(state: HeadState, seq: int, run: str | None, role: int, event: Event | Unknown) -> Sequence[Change]:
+def _message(
+    state: HeadState, seq: int, run: str | None, role: int, event: Event | Unknown
+) -> Sequence[Change]:
     state.revision = seq
     first = seq
     waiting = 0
@@ -382,7 +386,9 @@ def check_unedited(look: Lookup, upto: int, since: int) -> None:
             case _:
                 touched = True
         if touched:
-            raise HeadMoved(f"What stands up to seq {upto} was changed by an undo, clear or erasure meanwhile.")
+            raise HeadMoved(
+                f"What stands up to seq {upto} was changed by an undo, clear or erasure meanwhile."
+            )
 
 
 def _erased(state: HeadState, here: _At, event: ContentErased, look: Lookup) -> Sequence[Change]:

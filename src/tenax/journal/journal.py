@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -49,8 +49,9 @@ from tenax.journal.base import (
     Summary,
 )
 from tenax.journal.index import MESSAGE_ROLES, ROLES
+from tenax.journal.place import ALL_SEQS, bounds
 from tenax.journal.plan import Append, check_id
-from tenax.journal.store import ALL_SEQS, bounds, drop_mentions, recorded
+from tenax.journal.store import drop_mentions, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,6 +64,7 @@ __all__ = ["BLOB_BYTES_MAX", "Journal"]
 
 BLOB_BYTES_MAX = 64 * 1024 * 1024
 _CHUNK = 1024 * 1024
+_LEASE_SECONDS_MAX = 7 * 86400
 _PAGE_MAX = 10_000
 _TAIL_PAGE = 500
 _SUMMARY_ROLE = 6
@@ -84,7 +86,9 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def of(self, user: str | None) -> Journal:
@@ -124,7 +128,9 @@ class Journal:
         When this returns, facts survive `kill -9` and power loss. Refused: nothing was stored, and the error says
         why. `OutcomeUnknown`: append again with its `append_id`.
         """
-        append = self.prepare(conversation, events, run=run, expect=expect, lease=lease, dedup=dedup, append_id=append_id)
+        append = self.prepare(
+            conversation, events, run=run, expect=expect, lease=lease, dedup=dedup, append_id=append_id
+        )
         return self._store.queue.run(self._store.waiter(append))
 
     def prepare(
@@ -152,13 +158,15 @@ class Journal:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def read(self, conversation: str, *, after: int = 0, limit: int = 1000, upto: int = ALL_SEQS) -> list[Recorded]:
+    def read(
+        self, conversation: str, *, after: int = 0, limit: int = 1000, upto: int = ALL_SEQS
+    ) -> list[Recorded]:
         """Events after a number, facts and partials in one order."""
         _whole("after", after)
         _page(limit)
         low, _ = bounds(self._num(conversation))
-        where = {"low": low + min(after, ALL_SEQS), "high": low + min(upto, ALL_SEQS), "limit": limit}
-        return [recorded(conversation, row) for row in self._store.query("read", **where)]
+        where = {"low": low + after, "high": low + _whole("upto", upto), "limit": limit}
+        return [recorded(conversation, row) for row in self._query(conversation, "read", **where)]
 
     def head(self, conversation: str) -> Head:
         """What is known of a conversation without reading its events."""
@@ -173,14 +181,16 @@ class Journal:
         _page(limit)
         low, high = bounds(self._num(conversation))
         end = high if before is None else low + _whole("before", before)
-        found = self._store.query("last_rows", low=low, high=end, limit=limit)
+        found = self._query(conversation, "last_rows", low=low, high=end, limit=limit)
         return [Row(first, place & ALL_SEQS, ROLES[role]) for place, first, role in reversed(found)]
 
     def open(self, conversation: str, *, before: int | None = None, limit: int = 50) -> list[Recorded]:
         """The events of the last rows of the transcript, and what came after them. Reads ranges, not the journal."""
         num = self._num(conversation)
         low, high = bounds(num)
-        ranges = _joined([(row.first, row.last) for row in self.rows(conversation, before=before, limit=limit)])
+        ranges = _joined(
+            [(row.first, row.last) for row in self.rows(conversation, before=before, limit=limit)]
+        )
 
         def work(tx: Tx) -> list[Recorded]:
             found: list[Recorded] = []
@@ -197,13 +207,14 @@ class Journal:
     def messages(self, conversation: str, *, after: int = 0, upto: int = ALL_SEQS) -> list[Recorded]:
         """The messages that stand between two numbers: undone and cleared ones do not."""
         low, _ = bounds(self._num(conversation))
-        rows = self._store.query("messages", low=low + after, high=low + upto, roles=MESSAGE_ROLES)
+        where = {"low": low + _whole("after", after), "high": low + _whole("upto", upto)}
+        rows = self._query(conversation, "messages", **where, roles=MESSAGE_ROLES)
         return [recorded(conversation, row) for row in rows]
 
     def fact(self, conversation: str, seq: int) -> Recorded | None:
         """One event by its number."""
         low, _ = bounds(self._num(conversation))
-        rows = self._store.query("fact", place=low + _whole("seq", seq))
+        rows = self._query(conversation, "fact", place=low + _whole("seq", seq))
         return recorded(conversation, rows[0]) if rows else None
 
     def conversations(
@@ -237,7 +248,9 @@ class Journal:
         rows = self._store.query("run", num=self._num(conversation), run=run)
         return int(rows[0][3]) if rows else 0
 
-    def search(self, words: str, *, conversation: str | None = None, before: int | None = None, limit: int = 20) -> Hits:
+    def search(
+        self, words: str, *, conversation: str | None = None, before: int | None = None, limit: int = 20
+    ) -> Hits:
         """Messages with these words, newest first, from the moment they are stored. `before` goes on from a page."""
         _page(limit)
         num = None if conversation is None else self._num(conversation)
@@ -260,7 +273,9 @@ class Journal:
                     return False
                 hint.wait(min(left, 1.0))
 
-    def tail(self, conversation: str, after: int = 0, *, stop: threading.Event | None = None) -> Iterator[Recorded]:
+    def tail(
+        self, conversation: str, after: int = 0, *, stop: threading.Event | None = None
+    ) -> Iterator[Recorded]:
         """Every event after a number, the stored ones and then the new ones as they come, until `stop` is set."""
         hint = threading.Event()
         with self._store.hub.listening(self._num(conversation), hint.set):
@@ -283,8 +298,7 @@ class Journal:
         """
         check_id("lease", name)
         check_id("holder", holder)
-        if not 0 < seconds <= 7 * 86400:
-            raise InvalidInput("A lease lasts for more than 0 seconds and at most a week.")
+        _length(seconds)
         user, instance, token = self._user(), self._store.live(), self.ids.append()
 
         def work(tx: Tx) -> Lease | None:
@@ -311,11 +325,13 @@ class Journal:
 
     def renew(self, lease: Lease, *, seconds: float | None = None) -> Lease:
         """Keep the lease for its length again, counted from now. Raises LeaseLost."""
-        length = lease.seconds if seconds is None else seconds
+        length = _length(lease.seconds if seconds is None else seconds)
         where = {"owner": self._user(), "name": lease.name, "fence": lease.fence, "token": lease.token}
 
         def work(tx: Tx) -> bool:
-            return bool(tx.run("renew_lease", {**where, "until": self._store.now(tx) + length, "seconds": length}))
+            return bool(
+                tx.run("renew_lease", {**where, "until": self._store.now(tx) + length, "seconds": length})
+            )
 
         if not self._store.change(work):
             raise LeaseLost(f"{lease.name} is no longer held by {lease.holder}.")
@@ -325,6 +341,11 @@ class Journal:
         """Give the lease back. Its fence stays, so an old holder never passes for a new one."""
         where = {"owner": self._user(), "name": lease.name, "fence": lease.fence, "token": lease.token}
         return bool(self._store.change(lambda tx: tx.run("release_lease", where)))
+
+    def release_held(self, name: str, holder: str) -> bool:
+        """Give back what this holder has, wherever it was claimed."""
+        where = {"owner": self._user(), "name": name, "holder": holder}
+        return bool(self._store.change(lambda tx: tx.run("release_held", where)))
 
     def holder(self, name: str) -> str | None:
         """Who holds this lease now: nobody when it was released, ran out, or its instance is dead."""
@@ -350,7 +371,17 @@ class Journal:
 
         def work(tx: Tx) -> list[Instance]:
             rows = tx.run("instances")
-            return [Instance(*row, alive=row[3] is None and self._store.alive(tx, row[0])) for row in rows]
+            return [
+                Instance(
+                    name,
+                    host,
+                    started_at,
+                    ended_at,
+                    swept_at,
+                    ended_at is None and self._store.alive(tx, name),
+                )
+                for name, host, started_at, ended_at, swept_at in rows
+            ]
 
         return self._store.read(work)
 
@@ -378,6 +409,9 @@ class Journal:
 
         def work(tx: Tx) -> int | None:
             self._held(tx, lease)
+            head = tx.run("head", {"num": num})
+            if head and to > head[0][0]:
+                raise InvalidInput(f"{conversation} stands at {head[0][0]}; nobody can have read up to {to}.")
             if tx.run("advance", {"num": num, "reader": reader.name, "to": to, "was": was}):
                 return to
             rows = tx.run("cursor", {"num": num, "reader": reader.name})
@@ -435,7 +469,9 @@ class Journal:
             self._store.change(work)
             known = self._store.query("reader", name=reader.name)
         if tuple(known[0]) != (reader.follows, reader.start):
-            raise InvalidInput(f"The reader {reader.name} follows {known[0][0]} from {known[0][1]}, and cannot change that.")
+            raise InvalidInput(
+                f"The reader {reader.name} follows {known[0][0]} from {known[0][1]}, and cannot change that."
+            )
         self._readers.add(reader)
 
     def _held(self, tx: Tx, lease: Lease) -> None:
@@ -448,7 +484,9 @@ class Journal:
     def put_blob(self, data: bytes) -> str:
         """Store bytes under their hash, before the event that names them."""
         if len(data) > BLOB_BYTES_MAX:
-            raise TooLarge(f"{len(data):,} bytes are more than the {BLOB_BYTES_MAX:,} that one blob may have.")
+            raise TooLarge(
+                f"{len(data):,} bytes are more than the {BLOB_BYTES_MAX:,} that one blob may have."
+            )
         name = hashlib.sha256(data).hexdigest()
         where = {"owner": self._user(), "hash": name}
         chunks = [(start // _CHUNK, data[start : start + _CHUNK]) for start in range(0, len(data), _CHUNK)]
@@ -498,7 +536,9 @@ class Journal:
         self.load(fork, opened, entries)
         return fork
 
-    def _carried_summary(self, copies: list[Recorded], summaries: list[Recorded], stretch: str) -> list[Entry]:
+    def _carried_summary(
+        self, copies: list[Recorded], summaries: list[Recorded], stretch: str
+    ) -> list[Entry]:
         """A fork of a compacted conversation starts from the same summary."""
         if not summaries or not isinstance(words := summaries[-1].event, ContextSummarised):
             return []
@@ -535,7 +575,9 @@ class Journal:
                     wanted.add(seq)
                 case ConversationTitled(derived=True) if any(each < seq for each in seqs):
                     wanted.add(seq)
-        there = [each for each in sorted(wanted) if (fact := self.fact(conversation, each)) and not fact.erased]
+        there = [
+            each for each in sorted(wanted) if (fact := self.fact(conversation, each)) and not fact.erased
+        ]
         if not there and not any(self.fact(conversation, each) for each in seqs):
             raise InvalidInput(f"{conversation} has no fact at {sorted(seqs)[:5]}.")
         reached[conversation] = there
@@ -562,7 +604,9 @@ class Journal:
             if state is None:
                 return
             if state.run is not None:
-                raise RunConflict("A run is open in this conversation.", hint="stop it, then delete the conversation")
+                raise RunConflict(
+                    "A run is open in this conversation.", hint="stop it, then delete the conversation"
+                )
             tx.run("put_tombstone", {"num": num, "at": self.clock.now_us()})
             drop_mentions(tx, key[0], low, high)
             for name in ("events", "partials", "rows"):
@@ -573,26 +617,28 @@ class Journal:
             tx.run("delete_conversation", {"num": num})
 
         self._store.change(work)
+        self._store.forget(key)
         self._store.hub.notify([num])
         self._search.forget(num, None)
         self._store.scrub()
 
     def prune(self, conversation: str) -> int:
-        """Drop the partials that a fact has replaced. How many."""
+        """Drop the partials that stand before the fact that replaced them. How many."""
         low, high = bounds(self._num(conversation))
 
         def work(tx: Tx) -> int:
-            by_request: dict[int, list[int]] = {}
-            for place, code, body in tx.run("partials_of", {"low": low, "high": high}):
-                by_request.setdefault(msgspec.json.decode(body)[0] if code else 0, []).append(place)
-            replaced = [
-                places
-                for request, places in by_request.items()
-                if tx.run("replaced", {"low": low + request, "high": high, "first": request})
-            ]
-            for places in replaced:
-                tx.many("drop_partial", [(place,) for place in places])
-            return sum(map(len, replaced))
+            replaced_at: dict[int, int] = {}
+            dropped: list[tuple[int]] = []
+            for place, _, body in tx.run("partials_of", {"low": low, "high": high}):
+                request = msgspec.json.decode(body)[0]
+                if request not in replaced_at:
+                    found = tx.run("replaced", {"low": low + request, "high": high, "first": request})
+                    replaced_at[request] = found[0][0] or 0
+                if place < replaced_at[request]:
+                    dropped.append((place,))
+            if dropped:
+                tx.many("drop_partial", dropped)
+            return len(dropped)
 
         return self._store.change(work)
 
@@ -613,6 +659,13 @@ class Journal:
             raise self._missing(conversation)
         return num
 
+    def _query(self, conversation: str, name: str, /, **params: int) -> list[tuple[Any, ...]]:
+        """Read from a conversation. Where nothing is found, it may have been deleted since its number was learned."""
+        rows = self._store.query(name, **params)
+        if not rows:
+            self.head(conversation)
+        return rows
+
     def _missing(self, conversation: str) -> Gone | NoSuchConversation:
         if self._store.query("tombstone", owner=self._user(), id=conversation):
             return Gone(f"Conversation {conversation} was deleted.")
@@ -625,16 +678,22 @@ def _whole(what: str, value: object) -> int:
     return value
 
 
+def _length(seconds: float) -> float:
+    if not 0 < seconds <= _LEASE_SECONDS_MAX:
+        raise InvalidInput("A lease lasts for more than 0 seconds and at most a week.")
+    return seconds
+
+
 def _page(limit: object) -> None:
     if not isinstance(limit, int) or not 1 <= limit <= _PAGE_MAX:
         raise InvalidInput(f"A page has 1 to {_PAGE_MAX:,} rows, not {limit!r}.")
 
 
-def _summary(row: tuple[object, ...]) -> Summary:
-    values = msgspec.convert(row, tuple[str, str | None, str | None, str, int, int, int, int, int, str | None, int])
-    *shown, opened_at, updated_at, pinned, archived, run, num = values
+def _summary(row: tuple[Any, ...]) -> Summary:
+    conversation, stretch, title, source, messages, opened_at, updated_at, pinned, archived, run, num = row
+    marks = bool(pinned), bool(archived), run is not None
     place = (pinned, updated_at, num)
-    return Summary(*shown, opened_at, updated_at, bool(pinned), bool(archived), run is not None, place)
+    return Summary(conversation, stretch, title, source, messages, opened_at, updated_at, *marks, place)
 
 
 def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

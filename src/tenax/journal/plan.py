@@ -6,8 +6,12 @@ Every refusal is found here, by reading, so a refused append has written nothing
 
 from __future__ import annotations
 
+import copy
 import hashlib
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from tenax.clock import is_append_id
 from tenax.errors import (
@@ -18,19 +22,31 @@ from tenax.errors import (
     InvalidInput,
     LeaseLost,
     NoSuchConversation,
+    StoreDamaged,
     StretchMoved,
     TooLarge,
 )
-from tenax.events import BODY_BYTES_MAX, KINDS, ContextCompacted, ConversationOpened, Event, Unknown, decode, encode
+from tenax.events import (
+    BODY_BYTES_MAX,
+    KINDS,
+    ContextCompacted,
+    ConversationOpened,
+    Event,
+    Unknown,
+    decode,
+    encode,
+)
 from tenax.journal.base import Dedup, Entry, Expect, Lease, Recorded
-from tenax.journal.index import SOLO, Change, HeadState, Lookup, apply, check_unedited
+from tenax.journal.index import SOLO, Change, HeadState, Lookup, PutRow, apply, check_unedited
+from tenax.journal.place import SEQ_BITS
+from tenax.parts import blobs_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tenax.clock import Clock, Ids
 
-__all__ = ["Append", "Batch", "Fact", "Key", "Loaded", "Partial", "Stored", "chain", "check_id", "inner_hash", "plan"]
+__all__ = ["Append", "Batch", "Key", "Loaded", "Stored", "chain", "check_id", "inner_hash", "plan"]
 
 Key = tuple[str, str]
 """User and conversation."""
@@ -38,6 +54,7 @@ Key = tuple[str, str]
 EVENTS_PER_APPEND_MAX = 100_000
 _OPENERS = frozenset({"conversation.opened", "context.compacted"})
 ID_CHARS_MAX = 200
+LISTED_EVERY_US = 1_000_000
 
 
 class _Item(NamedTuple):
@@ -51,35 +68,12 @@ class _Item(NamedTuple):
     event: Event | Unknown
 
 
-class Fact(NamedTuple):
-    """A row of `events`, less its place."""
-
-    seq: int
-    kind: str
-    at: int
-    run: str | None
-    append_id: bytes | None
-    salt: bytes
-    body: bytes
-    digest: bytes
-
-
-class Partial(NamedTuple):
-    """A row of `partials`, less its place."""
-
-    seq: int
-    code: int
-    at: int
-    append_id: bytes | None
-    body: bytes
-
-
 class Append:
     """One append that waits for its outcome."""
 
     __slots__ = (
-        "append_id", "conversation", "dedup", "expect", "imported", "items", "lease", "maybe_stored",
-        "names", "nbytes", "partial", "repeated", "solo", "user",
+        "append_id", "conversation", "dedup", "expect", "guarded", "imported", "items", "lease", "maybe_stored",
+        "names", "nbytes", "opens", "partial", "repeated", "solo", "user",
     )  # fmt: skip
 
     def __init__(
@@ -114,6 +108,9 @@ class Append:
             self.solo = self.solo or item.kind in SOLO
             if item.kind in _OPENERS and (name := _opens(item.event)) is not None:
                 self.names.append(name)
+        self.opens = items[0].kind == "conversation.opened"
+        self.guarded = bool(self.names) or lease is not None or expect is not None
+        """Something has to be true for it to be stored."""
         self.repeated = append_id is not None
         """Look the id up first: it may be stored already."""
         self.maybe_stored = False
@@ -131,7 +128,8 @@ class Append:
             check_id("dedup id", dedup.id)
         if append_id is not None and not is_append_id(append_id):
             raise InvalidInput(
-                "That is no append id.", hint="use the one that OutcomeUnknown carries, or journal.ids.append()"
+                "That is no append id.",
+                hint="use the one that OutcomeUnknown carries, or journal.ids.append()",
             )
         if not events:
             raise InvalidInput("An append needs at least one event.")
@@ -140,7 +138,9 @@ class Append:
                    ids=ids, imported=False)  # fmt: skip
 
     @classmethod
-    def of_entries(cls, user: str, conversation: str, opened: Event, entries: Sequence[Entry], *, ids: Ids) -> Append:
+    def of_entries(
+        cls, user: str, conversation: str, opened: Event, entries: Sequence[Entry], *, ids: Ids
+    ) -> Append:
         """A whole conversation from elsewhere: kinds of a later version are carried, known ones are checked."""
         check_id("conversation", conversation)
         if len(entries) >= EVENTS_PER_APPEND_MAX:
@@ -150,9 +150,35 @@ class Append:
             if len(entry.body) > BODY_BYTES_MAX:
                 raise TooLarge(f"A {entry.kind} of {len(entry.body):,} bytes is larger than an event may be.")
             known = KINDS.get(entry.kind)
-            items.append(_Item(entry.kind, known.code if known else 0, entry.at, entry.run, entry.body,
-                               decode(entry.kind, entry.body)))  # fmt: skip
-        return cls(user, conversation, items, expect=None, lease=None, dedup=None, append_id=None, ids=ids, imported=True)
+            items.append(_Item(check_id("kind", entry.kind), known.code if known else 0, _time(entry.at),
+                               entry.run and check_id("run", entry.run), entry.body, _carried(entry)))  # fmt: skip
+        return cls(
+            user,
+            conversation,
+            items,
+            expect=None,
+            lease=None,
+            dedup=None,
+            append_id=None,
+            ids=ids,
+            imported=True,
+        )
+
+
+def _carried(entry: Entry) -> Event | Unknown:
+    """The event of an import. One of a later version is carried as it is, if it is JSON."""
+    try:
+        if entry.kind not in KINDS:
+            msgspec.json.decode(entry.body)
+        return decode(entry.kind, entry.body)
+    except (msgspec.DecodeError, StoreDamaged) as error:
+        raise InvalidInput(f"This {entry.kind} is not what it says: {str(error).rstrip('.')}.") from error
+
+
+def _time(at: int) -> int:
+    if not isinstance(at, int) or not 0 <= at < 1 << 62:
+        raise InvalidInput(f"A time is in microseconds since 1970, not {at!r}.")
+    return at
 
 
 def _opens(event: Event | Unknown) -> str | None:
@@ -166,7 +192,9 @@ def _opens(event: Event | Unknown) -> str | None:
 def check_id(what: str, value: object) -> str:
     """An id is a short string without control characters. It stands in the digest and in file names."""
     if not isinstance(value, str) or not value or len(value) > ID_CHARS_MAX or not value.isprintable():
-        raise InvalidInput(f"A {what} is named by 1 to {ID_CHARS_MAX} printable characters, not by {str(value)[:40]!r}.")
+        raise InvalidInput(
+            f"A {what} is named by 1 to {ID_CHARS_MAX} printable characters, not by {str(value)[:40]!r}."
+        )
     return value
 
 
@@ -192,64 +220,151 @@ class Loaded:
 
 
 class Batch:
-    """All that one transaction writes."""
+    """All that one transaction writes. Rows stand as the statements take them."""
 
-    __slots__ = ("changes", "facts", "imported", "opened", "partials", "received", "states", "turned")
+    __slots__ = (
+        "asleep", "changes", "facts", "imported", "mentions", "moved", "opened", "partials", "received", "rows",
+        "states", "touched", "turned",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.states: dict[Key, HeadState] = {}
-        self.opened: list[tuple[Key, int, ConversationOpened]] = []
-        self.facts: list[tuple[Key, Fact]] = []
-        self.partials: list[tuple[Key, Partial]] = []
+        """The heads as they will be."""
+        self.moved: dict[Key, None] = {}
+        """Those of them that more than partials moved."""
+        self.opened: list[Key] = []
+        self.imported: set[Key] = set()
+        self.facts: list[tuple[Any, ...]] = []
+        self.partials: list[tuple[Any, ...]] = []
+        self.rows: list[tuple[int, int, int, int]] = []
         self.changes: list[tuple[Key, Change]] = []
-        self.received: list[tuple[Key, Dedup, int, int]] = []
-        self.imported: list[Key] = []
-        self.turned: set[Key] = set()
+        """What else changes; an append with such changes has the transaction to itself, or opens its conversation."""
+        self.received: list[tuple[Any, ...]] = []
+        self.mentions: list[tuple[str, str, int]] = []
+        self.touched: list[tuple[int, int]] = []
+        """When the list shows a conversation as updated, and its number."""
+        self.asleep: list[int] = []
+        """Conversations whose readers have to be told that they are behind."""
+        self.turned: list[int] = []
         """Conversations in which a run finished."""
 
 
-def plan(append: Append, loaded: Loaded, batch: Batch, look: Lookup, clock: Clock, ids: Ids) -> list[Recorded]:
+Opener = Callable[[Key, int, ConversationOpened], int]
+"""Makes the row of a new conversation and gives its number. Called when nothing can refuse the append any more."""
+
+
+def plan(
+    append: Append, loaded: Loaded, batch: Batch, look: Lookup, opener: Opener, clock: Clock, ids: Ids
+) -> list[Recorded]:
     """Add this append to the batch and say what it will have stored. Raises what refuses it, and then adds nothing."""
+    if append.repeated or append.dedup is not None:
+        before = _repeat(append, loaded)
+        if before is not None:
+            return before
     key = (append.user, append.conversation)
-    before = _repeat(append, loaded)
-    if before is not None:
-        return before
     state = _state(append, loaded, key)
+    if append.guarded:
+        _check(append, state, loaded, look)
     turns = state.turns
-    _check(append, state, loaded, look)
-    at_now = clock.now_us()
-    facts: list[tuple[Key, Fact]] = []
-    partials: list[tuple[Key, Partial]] = []
-    changes: list[tuple[Key, Change]] = []
-    recorded: list[Recorded] = []
-    append_id: bytes | None = append.append_id
-    for item in append.items:
-        seq = state.head + 1
-        at = at_now if item.at is None else item.at
-        if item.code:
-            state.head = seq
-            digest = b""
-            partials.append((key, Partial(seq, item.code, at, append_id, item.body)))
-        else:
-            moves = apply(state, seq, at, item.run, item.kind, item.event, look)
-            if append.imported:
-                look.note(seq, item.kind, item.event, moves)
-            changes += [(key, change) for change in moves]
-            salt = ids.salt()
-            digest = chain(state.digest, state.id, seq, item.kind, at, item.run, inner_hash(salt, item.body))
-            state.digest = digest
-            facts.append((key, Fact(seq, item.kind, at, item.run, append_id, salt, item.body, digest)))
-        append_id = None
-        recorded.append(Recorded(state.id, seq, item.kind, at, item.run, item.body, digest))
+    recorded, facts, partials, changes = _number(append, state, look, clock, ids)
     # From here on nothing refuses: the append joins the batch as a whole.
-    batch.facts += facts
+    if append.opens:
+        _open(append, key, state, recorded[0].at, opener, batch)
+        base = state.num << SEQ_BITS
+        facts = [(base | fact[0], *fact[1:]) for fact in facts]
+        partials = [(base | partial[0], *partial[1:]) for partial in partials]
     batch.partials += partials
-    batch.changes += changes
-    if state.turns != turns:
-        batch.turned.add(key)
+    if facts:
+        _join(batch, key, state, facts, changes)
+        if state.turns != turns:
+            batch.turned.append(state.num)
     loaded.heads[key] = batch.states[key] = state
-    _remember(append, key, recorded, loaded, batch)
+    if append.repeated or append.dedup is not None:
+        _remember(append, state, recorded, loaded, batch)
+    if append.names:
+        loaded.taken.update((append.user, each) for each in append.names)
     return recorded
+
+
+def _number(
+    append: Append, state: HeadState, look: Lookup, clock: Clock, ids: Ids
+) -> tuple[list[Recorded], list[tuple[Any, ...]], list[tuple[Any, ...]], list[Change]]:
+    """Give the events their numbers, times and digests: as values, as rows, and with what else they change."""
+    now = clock.now_us()
+    name, base, digest = state.id, state.num << SEQ_BITS, state.digest
+    recorded: list[Recorded] = []
+    facts: list[tuple[Any, ...]] = []
+    partials: list[tuple[Any, ...]] = []
+    changes: list[Change] = []
+    append_id: bytes | None = append.append_id
+    for kind, code, own_at, run, body, event in append.items:
+        seq = state.head + 1
+        at = now if own_at is None else own_at
+        if code:
+            state.head = seq
+            # Partials are pruned one day, so an append that has a fact too keeps its id there.
+            own_id, append_id = (append_id, None) if append.partial else (None, append_id)
+            partials.append((base | seq, code, at, own_id, body))
+            recorded.append(Recorded(name, seq, kind, at, run, body, b""))
+        else:
+            moves = apply(state, seq, at, run, kind, event, look)
+            if append.imported:
+                look.note(seq, kind, event, moves)
+            changes += moves
+            salt = ids.salt()
+            digest = chain(digest, name, seq, kind, at, run, inner_hash(salt, body))
+            facts.append((base | seq, kind, at, run, append_id, salt, body, digest))
+            recorded.append(Recorded(name, seq, kind, at, run, body, digest))
+            append_id = None
+    state.digest = digest
+    return recorded, facts, partials, changes
+
+
+def _open(append: Append, key: Key, state: HeadState, at: int, opener: Opener, batch: Batch) -> None:
+    opened = append.items[0].event
+    assert isinstance(opened, ConversationOpened)
+    state.num = opener(key, at, opened)
+    state.listed_at = at
+    batch.opened.append(key)
+    if append.imported:
+        batch.imported.add(key)
+
+
+def _join(
+    batch: Batch, key: Key, state: HeadState, facts: list[tuple[Any, ...]], changes: list[Change]
+) -> None:
+    """Add the facts of an append, and what they change."""
+    base = state.num << SEQ_BITS
+    batch.facts += facts
+    batch.moved[key] = None
+    for change in changes:
+        if type(change) is PutRow:
+            batch.rows.append((base | change[0], change[1], change[2], change[3]))
+        else:
+            batch.changes.append((key, change))
+    at = facts[-1][2]
+    if abs(at - state.listed_at) >= LISTED_EVERY_US:
+        state.listed_at = at
+        batch.touched.append((at, state.num))
+    if not state.woken:
+        state.woken = True
+        batch.asleep.append(state.num)
+    for fact in facts:
+        if b'"blob"' in fact[6]:
+            batch.mentions += [(key[0], each, fact[0]) for each in blobs_of(msgspec.json.decode(fact[6]))]
+
+
+def _remember(
+    append: Append, state: HeadState, recorded: list[Recorded], loaded: Loaded, batch: Batch
+) -> None:
+    """So that the same append later in this group is known for a repetition."""
+    if append.dedup is not None:
+        source, dedup_id = append.dedup.source, append.dedup.id
+        loaded.received[append.user, source, dedup_id] = Stored(recorded)
+        place = state.num << SEQ_BITS | recorded[0].seq
+        batch.received.append((append.user, source, dedup_id, place, len(recorded)))
+    if append.repeated:
+        loaded.appended[append.append_id] = Stored(recorded)
 
 
 def inner_hash(salt: bytes, body: bytes) -> bytes:
@@ -257,7 +372,9 @@ def inner_hash(salt: bytes, body: bytes) -> bytes:
     return hashlib.sha256(salt + body).digest()
 
 
-def chain(previous: bytes, conversation: str, seq: int, kind: str, at: int, run: str | None, inner: bytes) -> bytes:
+def chain(
+    previous: bytes, conversation: str, seq: int, kind: str, at: int, run: str | None, inner: bytes
+) -> bytes:
     """The digest of a fact: over the one before it, its body's hash and its header."""
     header = f"{conversation}\n{seq}\n{kind}\n{at}\n{run or ''}".encode()
     return hashlib.sha256(previous + inner + header).digest()
@@ -273,6 +390,8 @@ def _repeat(append: Append, loaded: Loaded) -> list[Recorded] | None:
     stored = loaded.received.get((append.user, append.dedup.source, append.dedup.id))
     if stored is None:
         return None
+    if not stored.recorded:
+        raise Gone(f"What {append.dedup.source} sent as {append.dedup.id} was deleted with its conversation.")
     if not _same(append, stored):
         raise DedupReused(
             f"{append.dedup.source} sent {append.dedup.id} before, with other content.",
@@ -282,10 +401,12 @@ def _repeat(append: Append, loaded: Loaded) -> list[Recorded] | None:
 
 
 def _same(append: Append, stored: Stored) -> bool:
-    """Whether these are the same events. What was erased cannot be compared, and counts as the same."""
-    return len(append.items) == len(stored.recorded) and all(
+    """Whether these are the same events. What was erased or pruned cannot be compared, and counts as the same."""
+    items = [item for item in append.items if append.partial or not item.code]
+    olds = [old for old in stored.recorded if append.partial or old.digest]
+    return len(items) == len(olds) and all(
         item.kind == old.kind and (old.body is None or item.body == old.body)
-        for item, old in zip(append.items, stored.recorded, strict=True)
+        for item, old in zip(items, olds, strict=True)
     )
 
 
@@ -294,28 +415,28 @@ def _state(append: Append, loaded: Loaded, key: Key) -> HeadState:
     if key in loaded.gone:
         raise Gone(f"Conversation {append.conversation} was deleted.")
     state = loaded.heads.get(key)
-    opens = append.items[0].kind == "conversation.opened"
     if state is None:
-        if not opens:
+        if not append.opens:
             raise NoSuchConversation(
                 f"There is no conversation {append.conversation}.", hint="run: tenax list"
             )
         return HeadState(0, append.conversation, append.user)
-    if opens:
+    if append.opens:
         raise ConversationExists(f"The id {append.conversation} is taken.", hint="let the store make the id")
-    return state.__copy__()
+    return copy.copy(state)
 
 
 def _check(append: Append, state: HeadState, loaded: Loaded, look: Lookup) -> None:
     lease, expect = append.lease, append.expect
-    if append.names:
-        for name in append.names:
-            if (append.user, name) in loaded.taken:
-                raise ConversationExists(f"The name {name} is taken.", hint="use another one")
+    for name in append.names:
+        if (append.user, name) in loaded.taken:
+            raise ConversationExists(f"The name {name} is taken.", hint="use another one")
     if lease is not None:
         fence, token = loaded.fences.get((append.user, lease.name), (0, None))
         if fence != lease.fence or token != lease.token:
-            raise LeaseLost(f"{lease.name} is no longer held by {lease.holder}.", hint="stop, and read what happened")
+            raise LeaseLost(
+                f"{lease.name} is no longer held by {lease.holder}.", hint="stop, and read what happened"
+            )
     if expect is None:
         return
     if expect.head is not None and expect.head != state.head:
@@ -326,19 +447,3 @@ def _check(append: Append, state: HeadState, loaded: Loaded, look: Lookup) -> No
         raise StretchMoved(f"{expect.stretch} is no longer the open stretch.", by=state.stretch_name)
     if expect.unedited is not None:
         check_unedited(look, *expect.unedited)
-
-
-def _remember(append: Append, key: Key, recorded: list[Recorded], loaded: Loaded, batch: Batch) -> None:
-    if append.names:
-        opened = append.items[0].event
-        if isinstance(opened, ConversationOpened):
-            batch.opened.append((key, recorded[0].at, opened))
-        loaded.taken.update((append.user, name) for name in append.names)
-        if append.imported:
-            batch.imported.append(key)
-    if append.dedup is not None:
-        dedup = append.dedup
-        loaded.received[append.user, dedup.source, dedup.id] = Stored(recorded)
-        batch.received.append((key, dedup, recorded[0].seq, len(recorded)))
-    if append.repeated:
-        loaded.appended[append.append_id] = Stored(recorded)

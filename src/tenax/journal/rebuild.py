@@ -37,15 +37,14 @@ def rebuild(tx: Tx, state: HeadState) -> HeadState:
         )
     folded = _Folded(tx, state)
     new = folded.derived.settle()
-    new.num, new.head, new.digest, new.listed_at = state.num, max(state.head, new.facts), folded.digest, folded.at
+    new.head, new.digest, new.listed_at = max(state.head, new.facts), folded.digest, folded.at
     _put_rows(tx, folded.derived)
     _put_stretches(tx, folded.derived)
     _put_runs(tx, folded.derived)
     _put_mentions(tx, new, folded.mentions)
     tx.run("set_list", {"num": new.num, "source": folded.source, **folded.derived.list,
                         "opened_at": folded.opened_at, "updated_at": folded.at})  # fmt: skip
-    head = msgspec.structs.asdict(new)
-    tx.run("set_head", {"conversation": new.num, **head})
+    tx.run("put_head", {"conversation": new.num, **msgspec.structs.asdict(new)})
     tx.run("follow_again", {"num": new.num, "facts": new.facts, "turns": new.turns, "due": new.due})
     return new
 

@@ -69,7 +69,9 @@ _living: set[str] = set()
 class SqliteStore(Store):
     """One file, many processes, one host."""
 
-    def __init__(self, path: Path, clock: Clock, ids: Ids, *, patience: float = 30.0, vfs: str | None = None) -> None:
+    def __init__(
+        self, path: Path, clock: Clock, ids: Ids, *, patience: float = 30.0, vfs: str | None = None
+    ) -> None:
         super().__init__(clock, ids, patience)
         self.path = path
         self._vfs = vfs
@@ -114,9 +116,13 @@ class SqliteStore(Store):
         if self.path.is_dir():
             raise CannotOpen(f"{self.path} is a folder, not a store.", hint="name a file in it")
         guard.refuse_network_file_system(folder)
-        writable = os.access(self.path if self.path.exists() else folder, os.W_OK) and os.access(folder, os.W_OK)
+        writable = os.access(self.path if self.path.exists() else folder, os.W_OK) and os.access(
+            folder, os.W_OK
+        )
         if not writable:
-            raise CannotOpen(f"{self.path} cannot be written to.", hint=f"give yourself the right to write in {folder}")
+            raise CannotOpen(
+                f"{self.path} cannot be written to.", hint=f"give yourself the right to write in {folder}"
+            )
         guard.protect(self.path)
         try:
             return _QueueLock(Path(f"{self.path}-lock"))
@@ -133,9 +139,13 @@ class SqliteStore(Store):
         except Trouble as trouble:
             raise trouble.error from trouble
         except apsw.NotADBError as error:
-            raise CannotOpen(f"{self.path} is not a SQLite database.", hint="name another file for the store") from error
+            raise CannotOpen(
+                f"{self.path} is not a SQLite database.", hint="name another file for the store"
+            ) from error
         except apsw.Error as error:
-            raise CannotOpen(f"{self.path} cannot be opened: {_said(error)}.", hint="run: tenax doctor") from error
+            raise CannotOpen(
+                f"{self.path} cannot be opened: {_said(error)}.", hint="run: tenax doctor"
+            ) from error
         self._file_id = self._identity()
 
     def _migrate(self, connection: apsw.Connection) -> None:
@@ -145,7 +155,9 @@ class SqliteStore(Store):
             connection.pragma("auto_vacuum", "incremental")
             connection.pragma("application_id", APPLICATION_ID)
         elif connection.pragma("application_id") != APPLICATION_ID:
-            raise CannotOpen(f"{self.path} is the database of another program.", hint="name another file for the store")
+            raise CannotOpen(
+                f"{self.path} is the database of another program.", hint="name another file for the store"
+            )
         self._journal_mode(connection)
         have = 0 if new else self._schema(connection)
         if have > SCHEMA_VERSION:
@@ -161,14 +173,16 @@ class SqliteStore(Store):
 
     def _journal_mode(self, connection: apsw.Connection) -> None:
         if connection.pragma("journal_mode", "wal") != "wal":
-            raise CannotOpen(f"{self.path} cannot use a write-ahead log here.", hint="put the store on a local disk")
+            raise CannotOpen(
+                f"{self.path} cannot use a write-ahead log here.", hint="put the store on a local disk"
+            )
 
     @staticmethod
     def _schema(connection: apsw.Connection) -> int:
         if not connection.execute("select 1 from sqlite_schema where name = 'store'").fetchall():
             return 0  # a process died while it made the store; the rest is made now
         found = connection.execute(_SQL["store"]).fetchall()
-        return int(found[0][0]) if found else 0
+        return int(str(found[0][0])) if found else 0
 
     def _begin_life(self, connection: apsw.Connection) -> None:
         """After a reboot the last unflushed partials may be missing, so old numbers may come to mean other things."""
@@ -177,7 +191,7 @@ class SqliteStore(Store):
             if life != self._boot:
                 incarnation = self.ids.append().hex()
                 connection.execute(_SQL["set_incarnation"], {"incarnation": incarnation, "life": self._boot})
-        self.incarnation = incarnation
+        self.incarnation = str(incarnation)
 
     def _connect(self) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
@@ -192,10 +206,18 @@ class SqliteStore(Store):
 
     def _identity(self) -> tuple[int, int] | None:
         try:
-            found = os.stat(self.path)
+            found = self.path.stat()
         except OSError:
             return None
         return found.st_dev, found.st_ino
+
+    def _check_file(self) -> None:
+        """A file that was deleted can still be written to, and everything would be lost at the end."""
+        if self._identity() != self._file_id:
+            gone = StoreUnavailable(
+                f"{self.path} was moved, replaced or deleted.", hint="put it back; restart"
+            )
+            raise Trouble(gone, lasting=True)
 
     # -- transactions ----------------------------------------------------------------------------------------
 
@@ -209,9 +231,7 @@ class SqliteStore(Store):
         try:
             self._queue()
             try:
-                if self._identity() != self._file_id:
-                    gone = StoreUnavailable(f"{self.path} was moved, replaced or deleted.", hint="put it back; restart")
-                    raise Trouble(gone, lasting=True)
+                self._check_file()
                 connection = self._writing(durable=durable)
                 connection.execute("begin immediate")
             except BaseException as error:
@@ -272,15 +292,14 @@ class SqliteStore(Store):
     def _check_use(self) -> None:
         if self._closed.is_set():
             raise StoreMisused("The store was closed.")
-        if os.getpid() != self._pid:
-            raise StoreMisused(
-                "The store was opened before a fork and may not be used after it.", hint="open it in the new process"
-            )
+        guard.refuse_after_fork(self._pid)
 
     def _queue(self) -> None:
         """Queue with the writers of other processes."""
         if self._queue_lock is not None and not self._queue_lock.acquire(BUSY_SECONDS):
-            raise Trouble(StoreBusy(f"Another process has kept {self.path} locked for {BUSY_SECONDS:.0f} seconds."))
+            raise Trouble(
+                StoreBusy(f"Another process has kept {self.path} locked for {BUSY_SECONDS:.0f} seconds.")
+            )
 
     def _unqueue(self) -> None:
         if self._queue_lock is not None:
@@ -304,7 +323,10 @@ class SqliteStore(Store):
             case apsw.BusyError() | apsw.LockedError():
                 found = StoreBusy(f"{where} is kept busy by others.")
             case apsw.FullError():
-                found, lasting = StoreFull(f"There is no room left for {where}.", hint="free some disk space"), True
+                found, lasting = (
+                    StoreFull(f"There is no room left for {where}.", hint="free some disk space"),
+                    True,
+                )
             case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
                 found, lasting = StoreUnavailable(f"{where} cannot be written to: {said}."), True
             case apsw.CorruptError() | apsw.NotADBError():
@@ -312,7 +334,10 @@ class SqliteStore(Store):
             case apsw.IOError() | apsw.NoMemError() | apsw.InterruptError() | apsw.CantOpenError():
                 found = StoreUnavailable(f"{where} does not answer: {said}.")
             case _:
-                found, lasting = StoreDamaged(f"{where} was not as expected: {said}.", hint="run: tenax doctor"), True
+                found, lasting = (
+                    StoreDamaged(f"{where} was not as expected: {said}.", hint="run: tenax doctor"),
+                    True,
+                )
         return Trouble(found, unknown=unknown, lasting=lasting)
 
     def recover(self, trouble: Trouble) -> None:
@@ -339,7 +364,9 @@ class SqliteStore(Store):
     # -- what a group has to know ----------------------------------------------------------------------------
 
     def heads(self, tx: Tx, keys: Collection[Key]) -> dict[Key, HeadState]:
-        kept = self._heads if self._writer is not None and self._writer.data_version() == self._heads_at else {}
+        kept = (
+            self._heads if self._writer is not None and self._writer.data_version() == self._heads_at else {}
+        )
         found = {key: kept[key] for key in keys if key in kept}
         if len(found) == len(keys):
             return found
@@ -372,13 +399,15 @@ class SqliteStore(Store):
             state.stretch_name = self.stretch_name(tx, state.stretch)
         return found
 
-    def committed(self, states: dict[Key, HeadState]) -> None:
+    def committed(self, states: dict[Key, HeadState], recounted: Sequence[Key]) -> None:
         """Keep these heads for as long as nothing else is written: SQLite counts every commit, also others'."""
         if self._writer is None:
             return
         if len(self._heads) > NUMS_MAX or self._writer.data_version() != self._heads_at + 1:
             self._heads.clear()
         self._heads.update(states)
+        for key in recounted:
+            self._heads.pop(key, None)
         self._heads_at = self._writer.data_version()
 
     def wake_readers(self, tx: Tx, nums: list[int], follows: str) -> None:
@@ -459,7 +488,9 @@ class SqliteStore(Store):
                 self._checkpoint_due.clear()
                 if not busy:
                     return
-                with contextlib.suppress(apsw.Error, Trouble):  # it is tried again; the log only grows meanwhile
+                with contextlib.suppress(
+                    apsw.Error, Trouble
+                ):  # it is tried again; the log only grows meanwhile
                     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
                     # Writers went on meanwhile. The little that they added is copied while they wait, so that the
                     # log starts over in the same file: growing it would make every commit flush metadata too.
@@ -499,7 +530,8 @@ class SqliteStore(Store):
                     connection = connection or self._connect()
                     version = connection.pragma("data_version")
                 except apsw.Error:
-                    connection = _shut(connection)
+                    _shut(connection)
+                    connection = None
                     continue
                 if version != seen:
                     seen = version
@@ -550,7 +582,9 @@ class SqliteTransaction:
         self._connection = self._store.begin(durable=self._durable)
         return SqliteTx(self._connection)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:  # noqa: E501
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         connection = self._connection
         try:
             try:
@@ -587,7 +621,9 @@ class SqliteTx:
         for size in _CHUNKS:
             while len(rows) - start >= size:
                 chunk = rows[start : start + size]
-                self._execute(_for_rows(name, size), tuple(chain.from_iterable(chunk)) if size > 1 else chunk[0])
+                self._execute(
+                    _for_rows(name, size), tuple(chain.from_iterable(chunk)) if size > 1 else chunk[0]
+                )
                 start += size
 
 

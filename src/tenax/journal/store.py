@@ -10,12 +10,13 @@ was open), so a group that fails is undone, those already planned included, and 
 from __future__ import annotations
 
 import abc
+import functools
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
 from tenax.errors import OutcomeUnknown, SchemaTooNew, StoreError, TenaxError
-from tenax.events import PARTIALS, Event, Unknown, decode
+from tenax.events import PARTIALS, ConversationOpened, Event, Unknown, decode
 from tenax.journal.base import Recorded
 from tenax.journal.derived import Derived
 from tenax.journal.group import GroupCommit, Waiter
@@ -33,16 +34,14 @@ from tenax.journal.index import (
     Lookup,
     OpenRun,
     OpenStretch,
-    PutRow,
     Recount,
     ReviveRows,
     SealRun,
     SetList,
     TakeInputs,
 )
+from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
 from tenax.journal.plan import Append, Batch, Key, Loaded, Stored, inner_hash, plan
-from tenax.journal.schema import SCHEMA_VERSION
-from tenax.parts import blobs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -50,26 +49,18 @@ if TYPE_CHECKING:
 
     from tenax.clock import Clock, Ids
 
-__all__ = ["ALL_SEQS", "Row", "Store", "Trouble", "Tx", "bounds", "drop_mentions", "recorded"]
+__all__ = ["Row", "Store", "Trouble", "Tx", "drop_mentions", "recorded"]
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
-SEQ_BITS = 32
-ALL_SEQS = (1 << SEQ_BITS) - 1
 NUMS_MAX = 50_000
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
 _IDS_PAGE = 200
 _CLOCK_SLACK_US = 86_400_000_000
-_LISTED_EVERY_US = 1_000_000
 
 
-def bounds(num: int) -> tuple[int, int]:
-    """The places of a conversation: from its number shifted, which no event has, to the last one possible."""
-    return num << SEQ_BITS, num << SEQ_BITS | ALL_SEQS
-
-
-class Trouble(Exception):  # noqa: N818  (never leaves this package: it is the engine's verdict, not an error)
+class Trouble(Exception):
     """An engine error, judged. `error` is what a caller is told if it is given up.
 
     `unknown`: the commit may have happened. `lasting`: trying again soon is of no use.
@@ -104,7 +95,7 @@ class Store(abc.ABC):
         self.incarnation = ""
         self._nums: dict[Key, int] = {}
         self._stretches: dict[int, str] = {}
-        self.reach: Callable[[str], None] = lambda point: None
+        self.reach: Callable[[str], None] = lambda _point: None
         """Named failure points of a commit, for tests: begin, load, write, commit, committed."""
 
     # -- what an engine gives --------------------------------------------------------------------------------
@@ -121,8 +112,10 @@ class Store(abc.ABC):
     def heads(self, tx: Tx, keys: Collection[Key]) -> dict[Key, HeadState]:
         """The heads of these conversations, locked until the transaction ends. Checks the schema's version."""
 
-    def committed(self, states: dict[Key, HeadState]) -> None:  # noqa: B027  (an engine may have no use for it)
-        """These heads were just stored. An engine that can tell when somebody else writes may keep them."""
+    def committed(self, states: dict[Key, HeadState], recounted: Sequence[Key]) -> None:  # noqa: B027
+        """These heads were just stored. An engine that can tell when somebody else writes may keep them, but for
+        those that were counted again in the store.
+        """
 
     @abc.abstractmethod
     def wake_readers(self, tx: Tx, nums: list[int], follows: str) -> None:
@@ -208,6 +201,10 @@ class Store(abc.ABC):
             self._stretches[num] = name
         return name
 
+    def forget(self, key: Key) -> None:
+        """The conversation is deleted."""
+        self._nums.pop(key, None)
+
     def know(self, key: Key, num: int) -> int:
         """Keep the number of a conversation; it never changes."""
         if len(self._nums) >= NUMS_MAX:
@@ -252,14 +249,19 @@ class Store(abc.ABC):
 
     def _commit_one(self, waiter: Waiter) -> None:
         pause = _FIRST_PAUSE
+        looked_up = False
         while not waiter.done:
             try:
                 self._attempt([waiter])
             except Trouble as trouble:
+                # An attempt after an unknown outcome begins by looking the append up; one such attempt is made even
+                # where waiting is of no use (a disk that is full), because it may find it stored.
+                use = not trouble.lasting or (
+                    not looked_up and (waiter.append.maybe_stored or trouble.unknown)
+                )
+                looked_up = waiter.append.maybe_stored
                 self._note([waiter], trouble)
-                unknown = waiter.append.maybe_stored
-                late = self.clock.monotonic() + pause > waiter.deadline
-                if late or (trouble.lasting and not unknown):
+                if not use or self.clock.monotonic() + pause > waiter.deadline:
                     waiter.settle(self._given_up(waiter.append, trouble))
                     return
                 self.clock.sleep(pause)
@@ -292,7 +294,7 @@ class Store(abc.ABC):
         appends = [waiter.append for waiter in group]
         batch = Batch()
         self.reach("begin")
-        with self.transaction(durable=not all([append.partial for append in appends])) as tx:
+        with self.transaction(durable=not all(append.partial for append in appends)) as tx:
             self.reach("load")
             loaded = self._load(tx, appends)
             outcomes = [self._plan(tx, append, loaded, batch) for append in appends]
@@ -300,7 +302,7 @@ class Store(abc.ABC):
             self._store(tx, batch)
             self.reach("commit")
         self.reach("committed")
-        self.committed(batch.states)
+        self.committed(batch.states, [key for key, change in batch.changes if isinstance(change, Recount)])
         for waiter, outcome in zip(group, outcomes, strict=True):
             waiter.settle(outcome)
         if batch.states:
@@ -313,9 +315,11 @@ class Store(abc.ABC):
         try:
             if state is not None and state.version != INDEX_VERSION:
                 raise SchemaTooNew(
-                    "The index of this conversation was made by another version of Tenax.", hint="run: tenax doctor"
+                    "The index of this conversation was made by another version of Tenax.",
+                    hint="run: tenax doctor",
                 )
-            return plan(append, loaded, batch, _look(tx, append, state), self.clock, self.ids)
+            opener = functools.partial(_open_conversation, tx)
+            return plan(append, loaded, batch, _look(tx, append, state), opener, self.clock, self.ids)
         except TenaxError as error:
             return error
 
@@ -348,12 +352,15 @@ class Store(abc.ABC):
         if state is None:
             return
         low, high = bounds(state.num)
-        name = "append_ids_of_partials" if append.items[0].code else "append_ids"
+        name = "append_ids_of_partials" if append.partial else "append_ids"
+        ahead = 0 if append.partial else next(n for n, item in enumerate(append.items) if not item.code)
         made_at = int.from_bytes(append.append_id[:6], "big") * 1000
         while rows := tx.run(name, {"low": low, "high": high, "limit": _IDS_PAGE}):
             for place, _, append_id in rows:
                 if append_id == append.append_id:
-                    loaded.appended[append.append_id] = _stored(tx, state.id, place, len(append.items))
+                    loaded.appended[append.append_id] = _stored(
+                        tx, state.id, place - ahead, len(append.items)
+                    )
                     return
             high, at, _ = rows[-1]
             if at < made_at - _CLOCK_SLACK_US:
@@ -362,87 +369,71 @@ class Store(abc.ABC):
     @staticmethod
     def _load_received(tx: Tx, append: Append, loaded: Loaded) -> None:
         dedup = append.dedup
-        assert dedup is not None  # noqa: S101  (the caller looked)
+        assert dedup is not None
         where = {"owner": append.user, "source": dedup.source, "id": dedup.id}
         for place, count in tx.run("received", where):
             conversation = tx.run("conversation_of", {"num": place >> SEQ_BITS})
-            name = conversation[0][0] if conversation else ""
-            loaded.received[append.user, dedup.source, dedup.id] = _stored(tx, name, place, count)
+            found = _stored(tx, conversation[0][0], place, count) if conversation else Stored([])
+            loaded.received[append.user, dedup.source, dedup.id] = found
 
     # -- what a group writes ---------------------------------------------------------------------------------
 
     def _store(self, tx: Tx, batch: Batch) -> None:
-        if not batch.states:
-            return
-        for (user, conversation), at, opened in batch.opened:
-            origin = opened.origin.conversation if opened.origin else None
-            where = {"owner": user, "id": conversation, "source": opened.source, "origin": origin, "at": at}
-            batch.states[user, conversation].num = tx.run("open_conversation", where)[0][0]
-        nums = {key: state.num for key, state in batch.states.items()}
-        if batch.facts:
-            tx.many("put_event", [(nums[key] << SEQ_BITS | fact[0], *fact[1:]) for key, fact in batch.facts])
-        if batch.partials:
-            tx.many("put_partial", [(nums[key] << SEQ_BITS | part[0], *part[1:]) for key, part in batch.partials])
-        recount = self._apply(tx, batch, nums)
-        self._put_heads(tx, batch, nums)
+        for name, rows in (
+            ("put_event", batch.facts),
+            ("put_partial", batch.partials),
+            ("put_row", batch.rows),
+        ):
+            if rows:
+                tx.many(name, rows)
+        recount = self._apply(tx, batch) if batch.changes else ()
+        if batch.moved:
+            tx.many("put_head", [_head_row(batch.states[key]) for key in batch.moved])
+        if len(batch.states) > len(batch.moved):
+            heads = [(state.head, state.num) for key, state in batch.states.items() if key not in batch.moved]
+            tx.many("set_head_seq", heads)
         for key in recount:
             _recount(tx, batch.states[key])
-        self._mention(tx, batch, nums)
-        for key, dedup, seq, count in batch.received:
-            where = {"owner": key[0], "source": dedup.source, "id": dedup.id, "count": count}
-            tx.run("put_received", {**where, "place": nums[key] << SEQ_BITS | seq})
-
-    def _put_heads(self, tx: Tx, batch: Batch, nums: dict[Key, int]) -> None:
-        facts = dict(batch.facts)
-        for key, fact in facts.items():
-            state = batch.states[key]
-            if abs(fact.at - state.listed_at) >= _LISTED_EVERY_US:
-                state.listed_at = fact.at
-                tx.run("touch", (fact.at, state.num))
-        if facts:
-            tx.many("put_head", [_head_row(batch.states[key]) for key in facts])
-            asleep = [key for key in facts if not batch.states[key].woken]
-            if asleep:
-                self.wake_readers(tx, [nums[key] for key in asleep], "facts")
-                for key in asleep:
-                    batch.states[key].woken = True
-        if batch.turned:
-            self.wake_readers(tx, [nums[key] for key in batch.turned], "turns")
-        for key, _, _ in batch.opened:
-            state = batch.states[key]
-            follows = {"facts": state.facts, "turns": state.turns, "due": state.due}
-            now = state.head if key in batch.imported else 0
-            tx.run("new_cursors", {"num": state.num, "now": now, **follows})
-        only_partials = [key for key in batch.states if key not in facts]
-        if only_partials:
-            tx.many("set_head_seq", [(batch.states[key].head, nums[key]) for key in only_partials])
-
-    def _apply(self, tx: Tx, batch: Batch, nums: dict[Key, int]) -> list[Key]:
-        """Apply the changes of index rows in order; rows that only join are put together."""
-        rows: list[tuple[int, int, int, int]] = []
-        recount: list[Key] = []
-        for key, change in batch.changes:
-            if type(change) is PutRow:
-                rows.append((nums[key] << SEQ_BITS | change.seq, change.first, change.role, change.waiting))
-            elif isinstance(change, Recount):
-                recount.append(key)
-            else:
-                if rows:
-                    tx.many("put_row", rows)
-                    rows = []
-                _apply_one(tx, batch.states[key], change)
-        if rows:
-            tx.many("put_row", rows)
-        return recount
+        for name, rows in (
+            ("touch", batch.touched),
+            ("put_mention", batch.mentions),
+            ("put_received", batch.received),
+        ):
+            if rows:
+                tx.many(name, rows)
+        for follows, nums in (("facts", batch.asleep), ("turns", batch.turned)):
+            if nums:
+                self.wake_readers(tx, nums, follows)
+        self._place_cursors(tx, batch)
 
     @staticmethod
-    def _mention(tx: Tx, batch: Batch, nums: dict[Key, int]) -> None:
-        for key, fact in batch.facts:
-            if b'"blob"' not in fact.body:
-                continue
-            place = nums[key] << SEQ_BITS | fact.seq
-            for blob in blobs_of(msgspec.json.decode(fact.body)):
-                tx.run("put_mention", {"owner": key[0], "hash": blob, "place": place})
+    def _place_cursors(tx: Tx, batch: Batch) -> None:
+        """Every reader has its place in a new conversation: at its beginning, or after what was imported."""
+        for key in batch.opened:
+            state = batch.states[key]
+            follows = {"facts": state.facts, "turns": state.turns, "due": state.due}
+            tx.run(
+                "new_cursors",
+                {"num": state.num, "now": state.head if key in batch.imported else 0, **follows},
+            )
+            state.woken = key not in batch.imported
+
+    @staticmethod
+    def _apply(tx: Tx, batch: Batch) -> list[Key]:
+        """Apply the rarer changes of index rows in order, and say where messages have to be counted again."""
+        recount: list[Key] = []
+        for key, change in batch.changes:
+            if isinstance(change, Recount):
+                recount.append(key)
+            else:
+                _apply_one(tx, batch.states[key], change)
+        return recount
+
+
+def _open_conversation(tx: Tx, key: Key, at: int, opened: ConversationOpened) -> int:
+    origin = opened.origin.conversation if opened.origin else None
+    where = {"owner": key[0], "id": key[1], "source": opened.source, "origin": origin, "at": at}
+    return int(tx.run("open_conversation", where)[0][0])
 
 
 def _head_row(state: HeadState) -> tuple[Any, ...]:
@@ -463,7 +454,7 @@ def _apply_one(tx: Tx, state: HeadState, change: Change) -> None:  # noqa: C901,
     low, high = bounds(num)
     match change:
         case KillRows(after, by):
-            tx.run("kill_rows", {"after": low + after, "high": high, "by": by})
+            tx.run("kill_rows", {"after": low + after, "high": low + by, "by": by})
         case ReviveRows(by):
             tx.run("revive_rows", {"low": low, "high": high, "by": by})
         case TakeInputs(seqs):
@@ -499,7 +490,10 @@ def _erase_body(tx: Tx, user: str, place: int) -> None:
             return
         tx.run("erase_body", {"place": place, "body_hash": inner_hash(salt, body)})
         for (first,) in tx.run("row_first", {"place": place}):
-            tx.run("delete_partials", {"low": place >> SEQ_BITS << SEQ_BITS | first, "high": place})
+            between = tx.run("partials_of", {"low": place >> SEQ_BITS << SEQ_BITS | first, "high": place})
+            own = [(each,) for each, _, piece in between if msgspec.json.decode(piece)[0] == first]
+            if own:
+                tx.many("drop_partial", own)
         drop_mentions(tx, user, place, place)
 
 

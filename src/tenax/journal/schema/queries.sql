@@ -179,10 +179,6 @@ union all
 select place, '', at, null, body, null, code from partials where place > :low and place <= :high
 order by 1 limit :limit
 
--- name: read_facts
-select place, kind, at, run, body, digest, 0 from events
-where place > :low and place <= :high order by place limit :limit
-
 -- name: head
 select h.head, h.facts, h.turns, h.due, h.revision, h.epoch, h.digest, h.run, s.name, h.context_from, h.unanswered,
        h.messages
@@ -244,6 +240,10 @@ where owner = :owner and name = :name and fence = :fence and token = :token retu
 -- name: release_lease
 update leases set holder = null, token = null, until = 0
 where owner = :owner and name = :name and fence = :fence and token = :token returning fence
+
+-- name: release_held
+update leases set holder = null, token = null, until = 0
+where owner = :owner and name = :name and holder = :holder returning fence
 
 -- name: put_instance
 insert into instances (id, host, started_at) values (:id, :host, :at) on conflict (id) do nothing
@@ -318,10 +318,6 @@ delete from blobs where owner = :owner and hash = :hash
 -- name: drop_chunks
 delete from blob_chunks where owner = :owner and hash = :hash
 
--- name: idle_blobs
-select b.owner, b.hash from blobs b left join mentions m on m.owner = b.owner and m.hash = b.hash
-where m.hash is null and b.at < :before limit :limit
-
 -- erasing, deleting, pruning -------------------------------------------------------------------------------
 
 -- name: body
@@ -375,14 +371,11 @@ delete from conversations where num = :num
 -- name: orphan_forks
 update conversations set origin = null where origin = :num
 
--- name: next_partial
-select min(place) from partials where place > :after
-
 -- name: partials_of
 select place, code, body from partials where place between :low and :high order by place
 
 -- name: replaced
-select 1 from rows where place > :low and place <= :high and first = :first and role in (2, 5) limit 1
+select max(place) from rows where place > :low and place <= :high and first = :first and role in (2, 5)
 
 -- name: drop_partial
 delete from partials where place = :place
@@ -440,6 +433,12 @@ select h.head, h.facts, h.turns, h.due, h.revision, h.epoch, h.digest, h.run, h.
        c.source, c.origin, c.title, c.pinned, c.archived, c.opened_at, c.updated_at
 from conversations c left join heads h on h.conversation = c.num where c.num = :num
 
+-- name: last_fact
+select max(place) from events where place > :low and place <= :high
+
+-- name: last_partial
+select max(place) from partials where place > :low and place <= :high
+
 -- name: prove_facts
 select place, kind, at, run, append_id, salt, body, body_hash, digest from events
 where place > :low and place <= :high order by place limit :limit
@@ -473,10 +472,6 @@ where h.conversation = :num
 union all
 select k.reader, null, k.follows, k.seq, k.behind, 0, 0 from cursors k
 where k.conversation = :num and not exists (select 1 from readers r where r.name = k.reader)
-
--- name: prove_origin
-select c.num, e.digest from conversations c left join events e on e.place = c.num * 4294967296 + :seq
-where c.owner = :owner and c.id = :id
 
 -- name: prove_no_orphans
 select * from (select 'events' as what, place >> 32 as num from events

@@ -13,3 +13,19 @@ from heads where conversation = :num
 -- name: wake_readers
 update cursors set behind = 1
 where conversation in (select value from json_each(:nums)) and follows = :follows and behind = 0
+
+-- name: prove_file
+select (select application_id from pragma_application_id), (select auto_vacuum from pragma_auto_vacuum),
+       (select page_size from pragma_page_size), (select page_count from pragma_page_count)
+
+-- name: prove_schema
+select type, name, tbl_name, sql from sqlite_schema where name not like 'sqlite\_%' escape '\' order by type, name
+
+-- name: prove_whole_file
+select integrity_check from pragma_integrity_check
+
+-- name: prove_table
+select integrity_check from pragma_integrity_check(:name)
+
+-- name: engine_version
+select sqlite_version()

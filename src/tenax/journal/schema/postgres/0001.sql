@@ -2,6 +2,8 @@
 --
 -- An event's place is its conversation's number shifted left by 32, plus its seq: one number that names it in the
 -- whole store, keeps a conversation together on disk, and is the table's own key.
+--
+-- Names are compared byte by byte (collation "C"): an index then outlives a change of the system's sorting rules.
 
 create table store (
     one bigint primary key check (one = 1),
@@ -11,11 +13,19 @@ create table store (
     created_at bigint not null
 );
 
+-- Emptied by the server itself after a crash, a failover and a restore, because it is not in the log: that is how a
+-- process learns that unflushed writes may be gone.
+create unlogged table pulse (
+    one bigint primary key check (one = 1),
+    name text not null,
+    since timestamptz not null
+);
+
 create table conversations (
     num bigint generated always as identity primary key,
-    owner text not null,
-    id text not null,
-    source text not null,
+    owner text collate "C" not null,
+    id text collate "C" not null,
+    source text collate "C" not null,
     origin bigint,
     title text,
     pinned bigint not null default 0,
@@ -36,7 +46,7 @@ create table heads (
     revision bigint not null,
     epoch bigint not null,
     digest bytea not null,
-    run text,
+    run text collate "C",
     stretch bigint not null,
     context_from bigint not null,
     unanswered bigint not null,
@@ -52,7 +62,7 @@ create table events (
     place bigint primary key,
     kind text not null,
     at bigint not null,
-    run text,
+    run text collate "C",
     append_id bytea,
     salt bytea,
     body bytea,
@@ -79,10 +89,10 @@ create index rows_waiting on rows (place) where waiting = 1;
 
 create table stretches (
     num bigint generated always as identity primary key,
-    owner text not null,
-    name text not null,
+    owner text collate "C" not null,
+    name text collate "C" not null,
     conversation bigint not null,
-    parent text,
+    parent text collate "C",
     opened_at bigint not null,
     opened_seq bigint not null,
     covers_to bigint not null,
@@ -97,7 +107,7 @@ create index stretches_parent on stretches (owner, parent) where parent is not n
 
 create table runs (
     conversation bigint not null,
-    run text not null,
+    run text collate "C" not null,
     started_seq bigint,
     finished_seq bigint,
     outcome text,
@@ -109,44 +119,45 @@ create table runs (
 );
 
 create table received (
-    owner text not null,
-    source text not null,
-    id text not null,
+    owner text collate "C" not null,
+    source text collate "C" not null,
+    id text collate "C" not null,
     place bigint not null,
     count bigint not null,
     primary key (owner, source, id)
 );
 
 create table leases (
-    owner text not null,
-    name text not null,
+    owner text collate "C" not null,
+    name text collate "C" not null,
     holder text,
     fence bigint not null,
     until double precision not null,
     seconds double precision not null,
-    instance text not null,
+    instance text collate "C" not null,
     life text not null,
     token bytea,
     primary key (owner, name)
 );
 
 create table instances (
-    id text primary key,
+    id text collate "C" primary key,
     host text not null,
     started_at bigint not null,
     ended_at bigint,
-    swept_at bigint
+    swept_at bigint,
+    up text not null
 );
 
 create table readers (
-    name text primary key,
+    name text collate "C" primary key,
     follows text not null,
     start text not null
 );
 
 create table cursors (
     conversation bigint not null,
-    reader text not null,
+    reader text collate "C" not null,
     follows text not null,
     seq bigint not null,
     behind bigint not null,
@@ -157,33 +168,33 @@ create table cursors (
 ) with (fillfactor = 70);
 create index cursors_behind on cursors (reader, conversation) where behind = 1;
 
-create table byteas (
-    owner text not null,
-    hash text not null,
+create table blobs (
+    owner text collate "C" not null,
+    hash text collate "C" not null,
     size bigint not null,
     at bigint not null,
     primary key (owner, hash)
 );
 
-create table bytea_chunks (
-    owner text not null,
-    hash text not null,
+create table blob_chunks (
+    owner text collate "C" not null,
+    hash text collate "C" not null,
     n bigint not null,
     bytes bytea not null,
     primary key (owner, hash, n)
 );
 
 create table mentions (
-    owner text not null,
-    hash text not null,
+    owner text collate "C" not null,
+    hash text collate "C" not null,
     place bigint not null,
     primary key (owner, hash, place)
 );
 create index mentions_place on mentions (place);
 
 create table tombstones (
-    owner text not null,
-    id text not null,
+    owner text collate "C" not null,
+    id text collate "C" not null,
     num bigint not null,
     head bigint not null,
     digest bytea not null,

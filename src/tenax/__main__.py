@@ -1,0 +1,6 @@
+"""`python -m tenax` is `tenax`."""
+
+from tenax.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""One contract, every engine."""
+
+import pytest
+
+pytest.register_assert_rewrite("tenax.testing.contract")
