@@ -1,7 +1,7 @@
 """What a message is made of: small frozen values, without identity.
 
-Bytes (a picture, a file) are blobs of the store; a part names them by hash. `text_of` is the one place that says
-which words of a part a person can search for.
+Bytes (a picture, a file) are blobs of the store; a part names them by hash. `text_of` says which words of a part a
+person reads, `searchable` which of them a search finds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["File", "Image", "Part", "Reasoning", "Text", "ToolCall", "ToolResult", "blobs_of", "text_of"]
+__all__ = ["File", "Image", "Part", "Reasoning", "Text", "ToolCall", "ToolResult", "blobs_of", "leaves", "searchable", "text_of"]
 
 
 class _Part(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="type"):
@@ -68,8 +68,42 @@ Part = Text | Reasoning | Image | File | ToolCall | ToolResult
 
 
 def text_of(parts: Iterable[Part]) -> str:
-    """The words of these parts that a person can read and search."""
+    """The words of these parts that a person reads as the message."""
     return "\n".join(part.text for part in parts if isinstance(part, Text | ToolResult))
+
+
+def searchable(parts: Iterable[Part]) -> str:
+    """The words of these parts that a search finds: what a person reads, what a tool was asked, names of files.
+
+    Not what a model thought before it answered.
+    """
+    found: list[str] = []
+    for part in parts:
+        match part:
+            case Text(text=text):
+                found.append(text)
+            case ToolResult(text=text, name=name):
+                found += (name, text)
+            case ToolCall(name=name, arguments=arguments):
+                found.append(name)
+                try:
+                    found += leaves(msgspec.json.decode(arguments))
+                except (msgspec.DecodeError, RecursionError):  # a model wrote it
+                    found.append(arguments)
+            case File(name=name):
+                found.append(name)
+    return "\n".join(each for each in found if each)
+
+
+def leaves(value: Any) -> Iterator[str]:  # noqa: ANN401  (decoded JSON of any shape)
+    """The words and numbers in decoded JSON, without its names and brackets."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from leaves(each)
+    elif value is not None and not isinstance(value, bool):
+        yield str(value)
 
 
 def blobs_of(value: Any) -> Iterator[str]:  # noqa: ANN401  (walks decoded JSON of any kind, known or not)

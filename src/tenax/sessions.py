@@ -351,7 +351,12 @@ class SessionDB:
         return self.journal.conversations(archived=archived, after=after, limit=limit)
 
     def search(
-        self, words: str, *, session_id: str | None = None, before: int | None = None, limit: int = 20
+        self,
+        words: str,
+        *,
+        session_id: str | None = None,
+        before: tuple[int, int] | None = None,
+        limit: int = 20,
     ) -> Hits:
         """Messages with these words, newest first."""
         conversation = None if session_id is None else self._stretch(session_id).conversation

@@ -1,0 +1,1 @@
+"""Kill, starve and break the store, and look at what is left."""

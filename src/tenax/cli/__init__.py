@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from tenax.cli.doctor import doctor
+from tenax.cli.doctor import examine
 from tenax.cli.frame import Commands, run
 from tenax.cli.list import list_conversations
 
@@ -19,7 +19,7 @@ def tenax(profile: str | None) -> None:
     """A self-hosted AI agent that never loses the thread."""
 
 
-tenax.add_command(doctor)
+tenax.add_command(examine)
 tenax.add_command(list_conversations)
 
 

@@ -8,7 +8,10 @@ from tenax.clock import Clock, Ids, SystemClock
 from tenax.errors import CannotOpen
 from tenax.journal.ephemeral import EphemeralStore
 from tenax.journal.journal import Journal
-from tenax.journal.search import NoSearch
+from tenax.journal.indexer import Indexer
+from tenax.journal.search import Search, WordSearch
+from tenax.journal.search_index import SearchIndex
+from tenax.journal.search_sqlite import SqliteSearch
 from tenax.journal.sqlite import SqliteStore
 from tenax.journal.store import Store
 
@@ -24,11 +27,12 @@ def open(url: str, *, user: str | None = LOCAL_USER, clock: Clock | None = None,
     ids = Ids(clock)
     if url.startswith("sqlite:///"):
         store = SqliteStore(Path(url.removeprefix("sqlite:///")), clock, ids, patience=patience)
-        return Journal(store, user, NoSearch())
+        return Journal(store, user, _search(store, SqliteSearch(store, Path(f"{store.path}-search"))))
     if url.startswith(("postgresql://", "postgres://")):
-        return Journal(_postgres(url, clock, ids, patience), user, NoSearch())
+        return _postgres(url, user, clock, ids, patience)
     if url == "memory:":
-        return Journal(EphemeralStore(clock, ids), user, NoSearch())
+        memory = EphemeralStore(clock, ids)
+        return Journal(memory, user, _search(memory, SqliteSearch(memory, None)))
     raise CannotOpen(f"A store is named by sqlite:///PATH or postgresql://..., not by {url.split('@')[-1]!r}.")
 
 
@@ -54,11 +58,17 @@ def _postgres_exists(url: str) -> bool:
     return store_exists(url)
 
 
-def _postgres(url: str, clock: Clock, ids: Ids, patience: float) -> Store:
+def _search(store: Store, index: SearchIndex) -> Search:
+    return WordSearch(store, index, Indexer(store, index))
+
+
+def _postgres(url: str, user: str | None, clock: Clock, ids: Ids, patience: float) -> Journal:
     try:
         from tenax.journal.postgres import PostgresStore  # noqa: PLC0415  (psycopg is an extra)
+        from tenax.journal.search_postgres import PostgresSearch  # noqa: PLC0415  (the same)
     except ImportError as error:
         raise CannotOpen(
             "A PostgreSQL store needs psycopg, which is not installed here.", hint="pip install 'tenax[postgres]'"
         ) from error
-    return PostgresStore(url, clock, ids, patience=patience)
+    store = PostgresStore(url, clock, ids, patience=patience)
+    return Journal(store, user, _search(store, PostgresSearch(store)))

@@ -193,10 +193,15 @@ class Hit(_Value, frozen=True):
 
 
 class Hits(_Value, frozen=True):
-    """One page of a search, newest first. `unindexed` is how many conversations were read instead of looked up."""
+    """One page of a search, newest first.
+
+    `unindexed` is how many conversations were read instead of looked up. `complete` is false when there was more to
+    read than a search reads, so that an older message may be missing for now.
+    """
 
     hits: list[Hit]
-    before: int | None
+    before: tuple[int, int] | None
+    """Where the next page goes on; None on the last one."""
     unindexed: int = 0
     complete: bool = True
 

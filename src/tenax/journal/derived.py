@@ -91,6 +91,7 @@ class Derived:
         self.list: dict[str, str | int | None] = {"title": None, "pinned": 0, "archived": 0}
         self._kinds: dict[int, str] = {}
         self._killed: dict[int, list[int]] = {}
+        self._waiting: set[int] = set()
         self._uncounted = False
         self._edits: list[tuple[int, Event | Unknown]] = []
         self._title_at = 0
@@ -116,6 +117,8 @@ class Derived:
         match change:
             case PutRow(seq, first, role, waiting):
                 self.rows[seq] = DerivedRow(first, role, waiting)
+                if waiting:
+                    self._waiting.add(seq)
             case KillRows(after, by):
                 self._killed[by] = [seq for seq, row in self._rows_after(after) if not row.dead]
                 for seq in self._killed[by]:
@@ -124,6 +127,7 @@ class Derived:
                 for seq in self._killed.pop(by, ()):
                     self.rows[seq].dead = 0
             case TakeInputs(seqs):
+                self._waiting.difference_update(seqs)
                 for seq in seqs:
                     if seq in self.rows:
                         self.rows[seq].waiting = 0
@@ -170,9 +174,7 @@ class Derived:
         state = self.state
         state.messages = len(standing)
         state.stretch_messages = sum(seq >= state.stretch_from for seq in standing)
-        state.unanswered = min(
-            (seq for seq, row in self.rows.items() if row.waiting and not row.dead), default=0
-        )
+        state.unanswered = self.first_waiting(())
         for stretch in self.stretches.values():
             if stretch.ended_seq is not None:
                 stretch.messages = sum(stretch.opened_seq <= seq <= stretch.ended_seq for seq in standing)
@@ -190,6 +192,9 @@ class Derived:
 
     def title_at(self) -> int:
         return self._title_at if self._title_at in self._kinds else 0
+
+    def first_waiting(self, taken: Sequence[int]) -> int:
+        return min((seq for seq in self._waiting if not self.rows[seq].dead and seq not in taken), default=0)
 
     def edits_since(self, since: int) -> list[Event | Unknown]:
         return [event for seq, event in self._edits if seq > since]

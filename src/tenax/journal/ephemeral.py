@@ -52,6 +52,9 @@ class EphemeralStore(SqliteStore):
     def recover(self, trouble: object) -> None:
         """The one connection is the store: it is never dropped."""
 
+    def _flush_again(self, connection: object) -> None:
+        """There is no log."""
+
     def _hold(self, instance: str) -> None:
         _living.add(instance)
         self._instance = instance

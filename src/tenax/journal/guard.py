@@ -56,12 +56,11 @@ def _audit(event: str, args: tuple[object, ...]) -> None:
         )
 
 
-def _is_protected_shm(name: object) -> bool:
-    return (
-        isinstance(name, str)
-        and name.endswith("-shm")
-        and os.path.realpath(name.removesuffix("-shm")) in _protected
-    )
+def _is_protected_shm(target: object) -> bool:
+    if not isinstance(target, str | bytes):
+        return False
+    name = os.fsdecode(target)
+    return name.endswith("-shm") and os.path.realpath(name.removesuffix("-shm")) in _protected
 
 
 def _file_of(target: object) -> str | None:

@@ -27,6 +27,8 @@ class Hub:
         self._listeners: dict[int, set[Callable[[], None]]] = {}
         self.on_first: Callable[[], None] = lambda: None
         """Called when somebody listens, so that the engine can start to watch for other processes."""
+        self.also: Callable[[], None] = lambda: None
+        """Called on every hint that comes anyhow. Unlike listening, it does not make the engine watch for others."""
 
     @property
     def wanted(self) -> bool:
@@ -49,6 +51,7 @@ class Hub:
 
     def notify(self, nums: Iterable[int] | None) -> None:
         """Wake those who listen to these conversations; None wakes everybody."""
+        self.also()
         if not self._listeners:
             return
         with self._lock:

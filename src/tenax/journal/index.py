@@ -226,10 +226,13 @@ class Lookup(Protocol):
     def title_at(self) -> int:
         """The seq of the last title, or 0."""
 
+    def first_waiting(self, taken: Sequence[int]) -> int:
+        """The first standing input that waits for a run and is none of these, or 0."""
+
     def edits_since(self, since: int) -> list[Event | Unknown]:
         """Rewinds, clears, restores and erasures after this seq."""
 
-    def note(self, seq: int, kind: str, event: Event | Unknown, changes: Sequence[Change]) -> None:
+    def note(self, seq: int, kind: str, event: Event | Unknown, changes: Sequence[Change], /) -> None:
         """Take in what was just applied, where the store does not have it yet."""
 
 
@@ -403,13 +406,15 @@ def _erased(state: HeadState, here: _At, event: ContentErased, look: Lookup) -> 
     return (erased, SetList("title", None)) if look.title_at() in event.seqs else (erased,)
 
 
-def _run_started(state: HeadState, here: _At, event: RunStarted, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
+def _run_started(state: HeadState, here: _At, event: RunStarted, look: Lookup) -> Sequence[Change]:
     _no_run(state, "another one")
     for seq in event.inputs:
         if not 0 < seq < here.seq:
             raise InvalidInput(f"A run at {here.seq} cannot take an input at {seq}.")
     state.run = _named(here.run, "run.started")
-    return OpenRun(state.run, here.seq), TakeInputs(tuple(event.inputs)), Recount()
+    if state.unanswered in event.inputs:
+        state.unanswered = look.first_waiting(event.inputs)
+    return OpenRun(state.run, here.seq), TakeInputs(tuple(event.inputs))
 
 
 def _run_finished(state: HeadState, here: _At, event: RunFinished, look: Lookup) -> Sequence[Change]:  # noqa: ARG001

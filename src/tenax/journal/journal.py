@@ -106,6 +106,11 @@ class Journal:
         return self._store
 
     @property
+    def words(self) -> Search:
+        """The search behind this handle: what `doctor` should know of it, and a way to wait for it."""
+        return self._search
+
+    @property
     def incarnation(self) -> str:
         """Which life of the store its numbers belong to. Other lives' numbers mean something else."""
         return self._store.incarnation
@@ -249,9 +254,17 @@ class Journal:
         return int(rows[0][3]) if rows else 0
 
     def search(
-        self, words: str, *, conversation: str | None = None, before: int | None = None, limit: int = 20
+        self,
+        words: str,
+        *,
+        conversation: str | None = None,
+        before: tuple[int, int] | None = None,
+        limit: int = 20,
     ) -> Hits:
-        """Messages with these words, newest first, from the moment they are stored. `before` goes on from a page."""
+        """Messages with these words, newest first, from the moment they are stored. `before` goes on from a page.
+
+        How words are written is told in `query.py`. Compacted, cleared, undone and archived ones are found as well.
+        """
         _page(limit)
         num = None if conversation is None else self._num(conversation)
         return self._search.find(self._user(), words, num=num, before=before, limit=limit)
@@ -560,8 +573,9 @@ class Journal:
         for each, found in reached.items():
             if found:
                 self.append(each, [ContentErased(found, by, why)])
-            self._search.forget(self._num(each), found)
-        return Erased({each: found for each, found in reached.items() if found}, self._store.scrub())
+        forgotten = [self._search.forget(self._num(each), found) for each, found in reached.items()]
+        scrubbed = self._store.scrub()
+        return Erased({each: found for each, found in reached.items() if found}, scrubbed and all(forgotten))
 
     def _reach(self, conversation: str, seqs: set[int], reached: dict[str, list[int]]) -> None:
         """These events, what was derived from them here, and their copies in forks."""

@@ -308,7 +308,7 @@ def _number(
             recorded.append(Recorded(name, seq, kind, at, run, body, b""))
         else:
             moves = apply(state, seq, at, run, kind, event, look)
-            if append.imported:
+            if append.solo:
                 look.note(seq, kind, event, moves)
             changes += moves
             salt = ids.salt()

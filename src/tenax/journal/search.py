@@ -1,35 +1,227 @@
-"""Search: a reader with a store of its own."""
+"""Search: a reader with an index of its own, and a look past the reader's cursor.
+
+A message is found from the moment it is stored: a query reads what the index does not have yet, newest first and up to
+a bound, and says so when there was more. What the index proposes is shown only if the journal has it and says the
+same, so nothing erased, deleted or another user's is ever shown, however old the index is.
+
+The order is that of `(at, place)`, newest first. Both never change, so a page goes on exactly where the last one ended,
+whatever was indexed, stored or erased meanwhile.
+"""
 
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING
+import contextlib
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from tenax.journal.base import Hits
+import msgspec
+
+from tenax.errors import InvalidInput
+from tenax.journal.base import Hit, Hits
+from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
+from tenax.journal.query import Query, fold, parse, snippet
+from tenax.journal.search_index import READER, ROLE_OF, Key, Proposed, SearchIndex, Unusable, words_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ["Search"]
+    from tenax.journal.indexer import Indexer
+    from tenax.journal.store import Row, Store
+
+__all__ = ["NoSearch", "Search", "WordSearch"]
+
+FRESH_MESSAGES_MAX = 2000
+FRESH_CONVERSATIONS_MAX = 500
+FRESH_BYTES_MAX = 16 * 1024 * 1024
+_FRESH_PAGE = 200
+_Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Search(abc.ABC):
-    @abc.abstractmethod
-    def find(self, user: str, words: str, *, num: int | None, before: int | None, limit: int) -> Hits: ...
+    """What a journal asks of search."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What `doctor` should say about it: sentences."""
+        return []
 
     @abc.abstractmethod
-    def forget(self, num: int, seqs: Sequence[int] | None) -> None: ...
+    def find(self, user: str, words: str, *, num: int | None, before: Key | None, limit: int) -> Hits:
+        """Messages of this user with these words, newest first."""
 
     @abc.abstractmethod
-    def close(self) -> None: ...
+    def forget(self, num: int, seqs: Sequence[int] | None) -> bool:
+        """Take these messages out, or the whole conversation. False while a trace may still stand in a file."""
+
+    @abc.abstractmethod
+    def catch_up(self, seconds: float) -> bool:
+        """Index what is there. False if that took longer."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Stop indexing and let go."""
 
 
 class NoSearch(Search):
-    def find(self, user: str, words: str, *, num: int | None, before: int | None, limit: int) -> Hits:
-        return Hits([], None)
+    """A journal without search: nothing is indexed, and nothing found. For tests that count what a store does."""
 
-    def forget(self, num: int, seqs: Sequence[int] | None) -> None:
-        pass
+    def find(self, user: str, words: str, *, num: int | None, before: Key | None, limit: int) -> Hits:  # noqa: ARG002
+        return Hits([], None, complete=False)
+
+    def forget(self, num: int, seqs: Sequence[int] | None) -> bool:  # noqa: ARG002
+        return True
+
+    def catch_up(self, seconds: float) -> bool:  # noqa: ARG002
+        return True
 
     def close(self) -> None:
-        pass
+        """There is nothing to let go of."""
+
+
+class _Fresh(NamedTuple):
+    """What was read past the cursor."""
+
+    keys: list[Key]
+    conversations: int
+    whole: bool
+
+
+class WordSearch(Search):
+    """Search over an engine's index."""
+
+    def __init__(self, store: Store, index: SearchIndex, indexer: Indexer) -> None:
+        self._store = store
+        self._index = index
+        self._indexer = indexer
+
+    @property
+    def notes(self) -> list[str]:
+        return self._index.notes
+
+    def find(self, user: str, words: str, *, num: int | None, before: Key | None, limit: int) -> Hits:
+        query, start = parse(words), _key(before)
+        self._indexer.wake()
+        life = self._ready()
+        if life is not None:
+            # Who is behind is asked before the index is, so what was not behind is in the index by then; unless the
+            # index was made anew in between.
+            fresh = self._fresh(user, num, query, trusted=True)
+            with contextlib.suppress(Unusable):
+                hits = self._page(user, num, query, start, limit, fresh, self._index.propose)
+                if self._ready() == life:
+                    return hits
+        fresh = self._fresh(user, num, query, trusted=False)
+        return self._page(user, num, query, start, limit, fresh, self._propose_if_usable)
+
+    def forget(self, num: int, seqs: Sequence[int] | None) -> bool:
+        done = self._index.forget(num, seqs)
+        self._indexer.wake()
+        return done
+
+    def catch_up(self, seconds: float) -> bool:
+        return self._indexer.catch_up(seconds)
+
+    def close(self) -> None:
+        self._indexer.close()
+        self._index.close()
+
+    def _ready(self) -> str | None:
+        try:
+            return self._index.ready()
+        except Unusable:
+            return None
+
+    # -- past the cursor -------------------------------------------------------------------------------------
+
+    def _fresh(self, user: str, num: int | None, query: Query, *, trusted: bool) -> _Fresh:
+        """Read what the index does not have, newest conversations first."""
+        where = {"owner": user, "limit": FRESH_CONVERSATIONS_MAX + 1}
+        if num is not None:
+            at = self._store.query("cursor", num=num, reader=READER.name) if trusted else []
+            behind = [(num, at[0][0] if at else 0)]
+        elif trusted:
+            behind = self._store.query("unindexed", **where, reader=READER.name)
+        else:
+            behind = self._store.query("newest_conversations", **where)
+        keys: list[Key] = []
+        messages, size = FRESH_MESSAGES_MAX, FRESH_BYTES_MAX
+        for each, after in behind[:FRESH_CONVERSATIONS_MAX]:
+            low, high = bounds(each)
+            while rows := self._store.query("facts_back", low=low + after, high=high, limit=_FRESH_PAGE):
+                for place, kind, at, body in rows:
+                    if body is not None and kind in ROLE_OF:
+                        messages, size = messages - 1, size - len(body)
+                        if query.matches(fold(words_in(kind, body))):
+                            keys.append((at, place))
+                if messages < 0 or size < 0:
+                    return _Fresh(keys, len(behind), whole=False)
+                if len(rows) < _FRESH_PAGE:
+                    break
+                high = rows[-1][0] - 1
+        return _Fresh(keys, len(behind), whole=len(behind) <= FRESH_CONVERSATIONS_MAX)
+
+    # -- a page ----------------------------------------------------------------------------------------------
+
+    def _page(
+        self,
+        user: str,
+        num: int | None,
+        query: Query,
+        before: Key | None,
+        limit: int,
+        fresh: _Fresh,
+        propose: Callable[..., Proposed],
+    ) -> Hits:
+        hits: dict[Key, Hit] = {}
+        wanted = limit + 1
+        next_page: Key | None = None
+        while len(hits) < wanted:
+            proposed = propose(user, query, num=num, before=before, limit=wanted)
+            # Down to `end` everything is known; None: to the very end.
+            end = proposed.upto or (proposed.keys[-1] if len(proposed.keys) == wanted else None)
+            keys = {*proposed.keys, *(key for key in fresh.keys if before is None or key < before)}
+            known = sorted((key for key in keys if end is None or key >= end), reverse=True)
+            hits.update(self._show(user, query, known[:wanted]))
+            before = known[wanted - 1] if len(known) > wanted else end
+            if before is None or before == proposed.upto:
+                next_page = before
+                break
+        shown = list(hits.items())[:limit]
+        if len(hits) > limit:
+            next_page = shown[-1][0]
+        return Hits([hit for _, hit in shown], next_page, unindexed=fresh.conversations, complete=fresh.whole)
+
+    def _propose_if_usable(self, user: str, query: Query, *, num: int | None, before: Key | None, limit: int) -> Proposed:
+        try:
+            return self._index.propose(user, query, num=num, before=before, limit=limit)
+        except Unusable:
+            return Proposed([])
+
+    def _show(self, user: str, query: Query, keys: Sequence[Key]) -> dict[Key, Hit]:
+        """Those of these messages that the journal has, and that say it."""
+        rows: dict[int, Row] = {row[0]: row for row in self._index.found(user, [place for _, place in keys])}
+        hits: dict[Key, Hit] = {}
+        for key in keys:
+            if key[1] not in rows:
+                continue
+            place, conversation, kind, at, body, dead = rows[key[1]]
+            text = words_in(kind, body)
+            folded = fold(text)
+            if at == key[0] and kind in ROLE_OF and query.matches(folded):
+                standing = not dead and (kind != "conversation.titled" or self._is_title(place))
+                words = snippet(text, folded, query)
+                hits[key] = Hit(conversation, place & ALL_SEQS, at, ROLE_OF[kind], words, standing)
+        return hits
+
+    def _is_title(self, place: int) -> bool:
+        low, high = bounds(place >> SEQ_BITS)
+        return bool(self._store.query("last_title", low=low, high=high)[0][0] == place)
+
+
+def _key(before: object) -> Key | None:
+    if before is None:
+        return None
+    try:
+        return msgspec.convert(before, tuple[_Int64, _Int64])
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"`before` is what the last page gave, not {str(before)[:40]!r}.") from error

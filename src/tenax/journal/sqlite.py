@@ -27,7 +27,6 @@ import msgspec
 
 from tenax.errors import (
     CannotOpen,
-    SchemaTooNew,
     StoreBusy,
     StoreDamaged,
     StoreError,
@@ -38,7 +37,7 @@ from tenax.errors import (
 from tenax.journal import guard
 from tenax.journal.index import HeadState
 from tenax.journal.schema import SCHEMA_VERSION, migrations, statements
-from tenax.journal.store import NUMS_MAX, Store, Trouble
+from tenax.journal.store import NUMS_MAX, Store, Trouble, too_new
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -62,6 +61,8 @@ _SQL = statements("sqlite")
 _CHUNKS = (64, 16, 4, 1)
 _VALUES = re.compile(r"\bvalues (\([^)]*\))")
 _PARAMETER = re.compile(r":\w+")
+_INCREMENTAL = 2
+_LOG_CHUNK = 65_536  # SQLite writes less than 128 KiB at a time
 _living: set[str] = set()
 """Instances of this process. Their lock files are never opened a second time: closing one would drop the lock."""
 
@@ -85,6 +86,8 @@ class SqliteStore(Store):
         self._synchronous = -1
         self._heads: dict[Key, HeadState] = {}
         self._heads_at = -1
+        self._to_keep: dict[Key, HeadState] = {}
+        self._unflushed = False
         self._since = clock.monotonic()
         self._closed = threading.Event()
         self._instance: str | None = None
@@ -149,7 +152,7 @@ class SqliteStore(Store):
         self._file_id = self._identity()
 
     def _migrate(self, connection: apsw.Connection) -> None:
-        new = connection.pragma("page_count") == 0
+        new = connection.pragma("page_count") == 0 or self._half_made(connection)
         if new:
             connection.pragma("page_size", PAGE_SIZE)
             connection.pragma("auto_vacuum", "incremental")
@@ -170,6 +173,15 @@ class SqliteStore(Store):
                     first = {"schema": 1, "incarnation": self.ids.append().hex(), "life": self._boot}
                     connection.execute(_SQL["put_store"], {**first, "at": self.clock.now_us()})
                 connection.execute(_SQL["set_schema"], {"schema": number})
+
+    @staticmethod
+    def _half_made(connection: apsw.Connection) -> bool:
+        """A process died when it had said what file this is to be, and not yet whose."""
+        return (
+            connection.pragma("application_id") == 0
+            and connection.pragma("auto_vacuum") == _INCREMENTAL
+            and not connection.execute("select 1 from sqlite_schema").fetchall()
+        )
 
     def _journal_mode(self, connection: apsw.Connection) -> None:
         if connection.pragma("journal_mode", "wal") != "wal":
@@ -234,6 +246,9 @@ class SqliteStore(Store):
                 self._check_file()
                 connection = self._writing(durable=durable)
                 connection.execute("begin immediate")
+                self._to_keep = {}
+                if self._unflushed:
+                    self._flush_again(connection)
             except BaseException as error:
                 self._unqueue()
                 if isinstance(error, apsw.Error):
@@ -316,7 +331,7 @@ class SqliteStore(Store):
     def judge(self, error: apsw.Error, *, committing: bool) -> Trouble:
         """What an error of SQLite means. A commit that failed may still come back after a crash."""
         where, said = self.path, _said(error)
-        unknown = committing and not isinstance(error, apsw.BusyError | apsw.LockedError)
+        self._unflushed = self._unflushed or committing
         found: StoreError
         lasting = False
         match error:
@@ -338,18 +353,40 @@ class SqliteStore(Store):
                     StoreDamaged(f"{where} was not as expected: {said}.", hint="run: tenax doctor"),
                     True,
                 )
-        return Trouble(found, unknown=unknown, lasting=lasting)
+        return Trouble(found, unknown=committing, lasting=lasting)
 
     def recover(self, trouble: Trouble) -> None:
         """After a failed commit no connection of this process is trusted: all are closed, and opened again."""
-        if isinstance(trouble.error, StoreBusy):
+        if isinstance(trouble.error, StoreBusy) and not trouble.unknown:
             return
         with self._write_lock:
             self._drop_connections()
             self._since = self.clock.monotonic()
 
+    def _flush_again(self, connection: apsw.Connection) -> None:
+        """Write the log once more, and flush it, before anything in it is taken for stored.
+
+        A flush has failed. What it should have flushed can still be read, but the system counts it as clean and never
+        writes it: the next flush would succeed, and a power loss would take it, and all that follows it in the log.
+        """
+        flags = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE
+        try:
+            log = apsw.VFSFile(self._vfs or "", f"{self.path}-wal", [flags, 0])
+            try:
+                size = log.xFileSize()
+                for start in range(0, size, _LOG_CHUNK):
+                    log.xWrite(log.xRead(min(_LOG_CHUNK, size - start), start), start)
+                log.xSync(apsw.SQLITE_SYNC_NORMAL)
+            finally:
+                log.xClose()
+        except BaseException:
+            connection.execute("rollback")
+            raise
+        self._unflushed = False
+
     def _drop_connections(self) -> None:
         self._generation += 1
+        self._heads.clear()
         if self._writer is not None:
             _shut(self._writer)
             self._writer = None
@@ -399,15 +436,19 @@ class SqliteStore(Store):
             state.stretch_name = self.stretch_name(tx, state.stretch)
         return found
 
-    def committed(self, states: dict[Key, HeadState], recounted: Sequence[Key]) -> None:
-        """Keep these heads for as long as nothing else is written: SQLite counts every commit, also others'."""
-        if self._writer is None:
+    def keep(self, states: dict[Key, HeadState], recounted: Sequence[Key]) -> None:
+        self._to_keep = {key: state for key, state in states.items() if key not in recounted}
+
+    def committed(self) -> None:
+        """Keep the heads for as long as nothing else is written: SQLite counts every commit, also others'.
+
+        Called while the transaction still has its turn: an instant later another thread may have written.
+        """
+        if self._writer is None or not self._to_keep:
             return
         if len(self._heads) > NUMS_MAX or self._writer.data_version() != self._heads_at + 1:
             self._heads.clear()
-        self._heads.update(states)
-        for key in recounted:
-            self._heads.pop(key, None)
+        self._heads.update(self._to_keep)
         self._heads_at = self._writer.data_version()
 
     def wake_readers(self, tx: Tx, nums: list[int], follows: str) -> None:
@@ -590,6 +631,7 @@ class SqliteTransaction:
             try:
                 if kind is None:
                     connection.execute("commit")
+                    self._store.committed()
             finally:
                 if connection.in_transaction:
                     connection.execute("rollback")
@@ -684,14 +726,6 @@ class _QueueLock:
 
     def close(self) -> None:
         os.close(self._descriptor)
-
-
-def too_new(schema: int) -> SchemaTooNew:
-    """The sentence for a store that a newer Tenax has changed."""
-    return SchemaTooNew(
-        f"The store has schema {schema}, and this Tenax knows {SCHEMA_VERSION}: a newer Tenax has changed it.",
-        hint="restart with the newer version",
-    )
 
 
 def _said(error: apsw.Error) -> str:

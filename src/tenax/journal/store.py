@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from tenax.errors import OutcomeUnknown, SchemaTooNew, StoreError, TenaxError
+from tenax.errors import OutcomeUnknown, SchemaTooNew, StoreDamaged, StoreError, TenaxError
 from tenax.events import PARTIALS, ConversationOpened, Event, Unknown, decode
 from tenax.journal.base import Recorded
 from tenax.journal.derived import Derived
@@ -34,6 +34,7 @@ from tenax.journal.index import (
     Lookup,
     OpenRun,
     OpenStretch,
+    PutRow,
     Recount,
     ReviveRows,
     SealRun,
@@ -42,6 +43,8 @@ from tenax.journal.index import (
 )
 from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
 from tenax.journal.plan import Append, Batch, Key, Loaded, Stored, inner_hash, plan
+from tenax.journal.rebuild import rebuild
+from tenax.journal.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -49,7 +52,7 @@ if TYPE_CHECKING:
 
     from tenax.clock import Clock, Ids
 
-__all__ = ["Row", "Store", "Trouble", "Tx", "drop_mentions", "recorded"]
+__all__ = ["Row", "Store", "Trouble", "Tx", "drop_mentions", "recorded", "too_new"]
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -112,9 +115,9 @@ class Store(abc.ABC):
     def heads(self, tx: Tx, keys: Collection[Key]) -> dict[Key, HeadState]:
         """The heads of these conversations, locked until the transaction ends. Checks the schema's version."""
 
-    def committed(self, states: dict[Key, HeadState], recounted: Sequence[Key]) -> None:  # noqa: B027
-        """These heads were just stored. An engine that can tell when somebody else writes may keep them, but for
-        those that were counted again in the store.
+    def keep(self, states: dict[Key, HeadState], recounted: Sequence[Key]) -> None:  # noqa: B027
+        """The transaction that ends now stores these heads. An engine that can tell when somebody else writes may
+        keep them once it has committed, but for those that were counted again in the store.
         """
 
     @abc.abstractmethod
@@ -195,7 +198,10 @@ class Store(abc.ABC):
             return None
         name = self._stretches.get(num)
         if name is None:
-            name = str(tx.run("stretch_name", (num,))[0][0])
+            rows = tx.run("stretch_name", (num,))
+            if not rows:
+                raise StoreDamaged("A conversation has lost its open stretch.", hint="run: tenax doctor")
+            name = str(rows[0][0])
             if len(self._stretches) >= NUMS_MAX:
                 self._stretches.clear()
             self._stretches[num] = name
@@ -300,9 +306,9 @@ class Store(abc.ABC):
             outcomes = [self._plan(tx, append, loaded, batch) for append in appends]
             self.reach("write")
             self._store(tx, batch)
+            self.keep(batch.states, [key for key, change in batch.changes if isinstance(change, Recount)])
             self.reach("commit")
         self.reach("committed")
-        self.committed(batch.states, [key for key, change in batch.changes if isinstance(change, Recount)])
         for waiter, outcome in zip(group, outcomes, strict=True):
             waiter.settle(outcome)
         if batch.states:
@@ -314,10 +320,7 @@ class Store(abc.ABC):
         state = loaded.heads.get((append.user, append.conversation))
         try:
             if state is not None and state.version != INDEX_VERSION:
-                raise SchemaTooNew(
-                    "The index of this conversation was made by another version of Tenax.",
-                    hint="run: tenax doctor",
-                )
+                state = loaded.heads[append.user, append.conversation] = rebuild(tx, state)
             opener = functools.partial(_open_conversation, tx)
             return plan(append, loaded, batch, _look(tx, append, state), opener, self.clock, self.ids)
         except TenaxError as error:
@@ -442,6 +445,14 @@ def _head_row(state: HeadState) -> tuple[Any, ...]:
             state.stretch_from, state.stretch_covers, state.listed_at, state.version)  # fmt: skip
 
 
+def too_new(schema: int) -> SchemaTooNew:
+    """The sentence for a store that a newer Tenax has changed."""
+    return SchemaTooNew(
+        f"The store has schema {schema}, and this Tenax knows {SCHEMA_VERSION}: a newer Tenax has changed it.",
+        hint="restart with the newer version",
+    )
+
+
 def _recount(tx: Tx, state: HeadState) -> None:
     low, high = bounds(state.num)
     where = {"num": state.num, "low": low, "high": high, "roles": MESSAGE_ROLES}
@@ -536,6 +547,7 @@ class _Look:
     def __init__(self, tx: Tx, num: int) -> None:
         self._tx = tx
         self._low, self._high = bounds(num)
+        self._noted: list[int] = []
 
     def kind_at(self, seq: int) -> str | None:
         found = self._tx.run("kind_at", {"place": self._low + seq})
@@ -550,12 +562,18 @@ class _Look:
     def title_at(self) -> int:
         return int(self._tx.run("last_title", {"low": self._low, "high": self._high})[0][0]) & ALL_SEQS
 
+    def first_waiting(self, taken: Sequence[int]) -> int:
+        where = {"low": self._low, "high": self._high, "limit": len(taken) + 1}
+        waiting = [place & ALL_SEQS for (place,) in self._tx.run("waiting", where)] + self._noted
+        return next((seq for seq in waiting if seq not in taken), 0)
+
     def edits_since(self, since: int) -> list[Event | Unknown]:
         found = self._tx.run("edits_since", {"low": self._low + since, "high": self._high})
         return [decode(kind, body) for kind, body in found]
 
-    def note(self, seq: int, kind: str, event: Event | Unknown, changes: Sequence[Change]) -> None:
-        """Nothing to note: what is asked for is in the store."""
+    def note(self, _seq: int, _kind: str, _event: Event | Unknown, changes: Sequence[Change]) -> None:
+        """Only inputs of the same append are not in the store yet."""
+        self._noted += [change.seq for change in changes if isinstance(change, PutRow) and change.waiting]
 
 
 _NOTHING: Lookup = Derived("", "")

@@ -1,6 +1,7 @@
 """The store's SQL: migrations by number, statements by name.
 
-`queries.sql` holds what both engines say alike; an engine's own file adds to it and wins. Parameters are `:named`.
+`queries.sql` and `search.sql` hold what both engines say alike; an engine's own files add to them and win. Parameters
+are `:named`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import re
 from importlib import resources
 from typing import Literal
 
-__all__ = ["SCHEMA_VERSION", "migrations", "statements"]
+__all__ = ["SCHEMA_VERSION", "migrations", "named", "statements"]
 
 Dialect = Literal["sqlite", "postgres"]
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
@@ -29,7 +30,12 @@ SCHEMA_VERSION = 1
 def statements(dialect: Dialect) -> dict[str, str]:
     """Every statement of this engine by its name."""
     found: dict[str, str] = {}
-    for name in ("queries.sql", f"{dialect}.sql"):
-        pieces = _NAME.split((_HERE / name).read_text("utf-8"))
-        found.update((key, text.strip().rstrip(";")) for key, text in zip(pieces[1::2], pieces[2::2], strict=True))
+    for name in ("queries.sql", "search.sql", f"search_{dialect}.sql", f"{dialect}.sql"):
+        found.update(named(name))
     return found
+
+
+def named(file: str) -> dict[str, str]:
+    """The statements of one file by their names."""
+    pieces = _NAME.split((_HERE / file).read_text("utf-8"))
+    return {key: text.strip().rstrip(";") for key, text in zip(pieces[1::2], pieces[2::2], strict=True)}

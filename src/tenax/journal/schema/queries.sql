@@ -157,6 +157,9 @@ select count(*) from rows where place > :low and place <= :high and dead = 0
 -- name: killed_by
 select count(*) from rows where place between :low and :high and dead = :by
 
+-- name: waiting
+select place from rows where place > :low and place <= :high and waiting = 1 and dead = 0 order by place limit :limit
+
 -- name: last_title
 select coalesce(max(place), 0) from events
 where place between :low and :high and kind = 'conversation.titled' and body is not null

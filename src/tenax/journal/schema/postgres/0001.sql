@@ -201,3 +201,15 @@ create table tombstones (
     at bigint not null,
     primary key (owner, id)
 );
+
+-- The words of the messages, for search. An index for parts of words, search_docs_pieces, is added where the server has
+-- the extension pg_trgm.
+create table search_docs (
+    place bigint primary key,
+    owner text collate "C" not null,
+    at bigint not null,
+    folded text collate "C" not null,
+    keys text[] collate "C" not null
+);
+create index search_docs_newest on search_docs (owner, at, place);
+create index search_docs_keys on search_docs using gin (keys);

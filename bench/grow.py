@@ -1,0 +1,46 @@
+"""A process that appends and proves, and says how much memory it has: `python -m bench.grow URL EARLY LATE`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import tenax
+from bench.appending import together
+from bench.flat import make_conversations
+from bench.lab import Words, message
+from tenax.journal.check import verify
+
+_PER_CONVERSATION = 1000
+_CALLERS = 50
+_STEP = 20
+
+
+def _resident() -> float:
+    """MiB of this process in memory."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def main(url: str, early: int, late: int) -> None:
+    event = message(Words().text(200))
+    at_early = 0.0
+    with tenax.open(url) as journal:
+        stored, names = 0, [""]
+        while stored < late:
+            if stored % (_CALLERS * _PER_CONVERSATION) == 0:
+                names = make_conversations(journal, _CALLERS)
+            together(journal, names, event, _STEP)
+            stored += _CALLERS * _STEP
+            if not at_early and stored >= early:
+                at_early = _resident()
+        at_late, begun = _resident(), time.perf_counter()
+        report = verify(journal)
+        took = time.perf_counter() - begun
+        assert report.ok, report.problems
+        print(at_early, at_late, _resident(), took)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

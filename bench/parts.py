@@ -1,0 +1,23 @@
+"""The parts of a run, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from bench import appending, flat, peer, searching, storage, streaming
+from bench.lab import Lab
+from bench.measure import Row
+
+__all__ = ["PARTS"]
+
+PARTS: dict[str, tuple[str, Callable[[Lab], Iterator[Row]]]] = {
+    "append": ("One append, nobody waiting", appending.alone),
+    "callers": ("Many callers at once", appending.concurrent),
+    "streams": ("Answers that stream", streaming.streams),
+    "flat": ("Large stores beside small ones", flat.flat),
+    "search": ("Search", searching.search),
+    "peer": ("Beside a peer", peer.peer),
+    "bytes": ("Bytes stored for each byte of text", storage.bytes_stored),
+    "import": ("Time to import", storage.import_time),
+    "memory": ("Memory while a store grows", storage.memory),
+}

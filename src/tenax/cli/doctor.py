@@ -1,0 +1,183 @@
+"""`tenax doctor`: where everything is, what it is made of, and whether the store can prove itself. It makes nothing."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib import metadata
+from typing import Final
+
+import click
+import msgspec
+
+from tenax.cli.frame import FAILED, pass_config
+from tenax.cli.lines import one_line, rfc3339, short_time
+from tenax.clock import Clock
+from tenax.config import Config, shown
+from tenax.errors import TenaxError
+from tenax.journal import Journal, exists
+from tenax.journal import open as open_journal
+from tenax.journal.base import Instance
+from tenax.journal.check import Problem, Progress, Report, engine_of, verify
+from tenax.journal.schema import SCHEMA_VERSION
+
+__all__ = ["examine"]
+
+NO_STORE: Final = "There is no store yet; it is made with the first conversation."
+QUIET_SECONDS: Final = 1.0
+"""A store that is proved faster than this is proved without a word."""
+TELL_SECONDS: Final = 0.2
+TELL_SECONDS_IN_A_LOG: Final = 10.0
+
+
+class Alive(msgspec.Struct, frozen=True):
+    """A running Tenax."""
+
+    id: str
+    host: str
+    since: str
+
+
+class Places(msgspec.Struct, frozen=True):
+    """Where things are kept."""
+
+    config: str
+    data: str
+    state: str
+    store: str
+
+
+class Store(msgspec.Struct, frozen=True):
+    """What an open store says of itself."""
+
+    engine: str
+    schema: int
+    incarnation: str
+    instances: list[Alive]
+
+
+class Findings(msgspec.Struct, kw_only=True):
+    """Everything that `--json` prints."""
+
+    ok: bool = True
+    tenax: str
+    python: str
+    places: Places
+    locked: dict[str, str]
+    store: Store | None = None
+    checked: dict[str, int] | None = None
+    problems: list[Problem] = []
+    complete: bool = True
+    error: str | None = None
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for a program.")
+@pass_config
+def examine(config: Config, *, as_json: bool) -> int:
+    """Show the places and versions, and prove the store. Exits with 1 if something is wrong."""
+    findings = Findings(
+        tenax=_version(),
+        python=platform.python_version(),
+        places=Places(
+            str(config.file), str(config.places.data), str(config.places.state), shown(config.store_url)
+        ),
+        locked=dict(config.locked),
+    )
+    if not as_json:
+        _show_places(config, findings)
+    try:
+        _look(config, findings, as_json=as_json)
+    except TenaxError as error:
+        if not as_json:
+            raise
+        findings.ok, findings.error = False, str(error)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(findings)))
+    return 0 if findings.ok else FAILED
+
+
+def _look(config: Config, findings: Findings, *, as_json: bool) -> None:
+    if not exists(config.store_url):
+        if not as_json:
+            click.echo(NO_STORE)
+        return
+    with open_journal(config.store_url, user=None) as journal:
+        alive = [each for each in journal.instances() if each.alive]
+        listed = [Alive(each.id, each.host, rfc3339(each.started_at)) for each in alive]
+        findings.store = Store(engine_of(journal), SCHEMA_VERSION, journal.incarnation, listed)
+        if not as_json:
+            _show_store(findings.store, alive, journal.clock)
+        report = _prove(journal)
+    findings.ok, findings.problems, findings.complete = report.ok, report.problems, report.complete
+    findings.checked = {
+        name: getattr(report, name) for name in ("conversations", "facts", "partials", "blobs", "stale")
+    }
+    if not as_json:
+        _show_report(report)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("tenax")
+    except metadata.PackageNotFoundError:
+        return "from its source folder"
+
+
+def _show_places(config: Config, findings: Findings) -> None:
+    there = "" if config.file.exists() else " (not there: the defaults hold)"
+    locked = "".join(f" (set by {name})" for name in [config.locked.get("store.url")] if name)
+    _pair("tenax", f"{findings.tenax}, Python {findings.python}")
+    _pair("config", f"{config.file}{there}")
+    _pair("data", str(config.places.data))
+    _pair("state", str(config.places.state))
+    _pair("store", f"{shown(config.store_url)}{locked}")
+
+
+def _show_store(store: Store, alive: list[Instance], clock: Clock) -> None:
+    _pair("engine", f"{store.engine}, schema {store.schema}")
+    _pair("incarnation", store.incarnation)
+    for each in alive:
+        _pair(
+            "running",
+            f"{each.id} on {one_line(each.host)}, since {short_time(each.started_at, clock.now_us())}",
+        )
+
+
+def _pair(name: str, value: str) -> None:
+    click.echo(f"{name:<11}  {one_line(value)}")
+
+
+def _prove(journal: Journal) -> Report:
+    """Prove the store, and tell on stderr how far it is where that takes a while."""
+    terminal = sys.stderr.isatty()
+    monotonic = journal.clock.monotonic
+    due = monotonic() + QUIET_SECONDS
+    told = False
+
+    def progress(at: Progress) -> None:
+        nonlocal due, told
+        if monotonic() < due:
+            return
+        due, told = monotonic() + (TELL_SECONDS if terminal else TELL_SECONDS_IN_A_LOG), True
+        line = f"proving the store: {100 * at.done // max(at.of, 1)} %, {at.conversations:,} conversations"
+        click.echo(f"\r{line}" if terminal else line, nl=not terminal, err=True)
+
+    try:
+        return verify(journal, progress=progress)
+    finally:
+        if told and terminal:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def _show_report(report: Report) -> None:
+    what = f"{report.conversations:,} conversations, {report.facts + report.partials:,} events, {report.blobs:,} blobs"
+    if report.stale:
+        what += f" ({report.stale:,} conversations are indexed anew when they are next written)"
+    for each in report.problems:
+        click.echo(one_line(str(each)))
+    if report.ok:
+        click.echo(f"{what}: ok")
+        return
+    count = f"{len(report.problems):,}{'' if report.complete else ' and more'}"
+    click.echo(f"{what}: {count} problem{'' if count == '1' else 's'}")

@@ -1,0 +1,59 @@
+"""Text for a terminal: words on one line, a width in columns, a time as people say it."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from datetime import UTC, datetime
+
+__all__ = ["fit", "one_line", "pad", "rfc3339", "short_time", "width"]
+
+_US = 1_000_000
+_SPACE = re.compile(r"\s+")
+
+
+def one_line(text: str) -> str:
+    """The same words without line breaks, and without anything that a terminal would obey."""
+    return "".join(each if each.isprintable() else "\ufffd" for each in _SPACE.sub(" ", text).strip())
+
+
+def width(text: str) -> int:
+    """How many columns a line takes."""
+    return sum(_columns(each) for each in text)
+
+
+def _columns(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def fit(text: str, columns: int) -> str:
+    """As much of a line as fits, with a sign where it was cut."""
+    if width(text) <= columns:
+        return text
+    taken, left = "", columns - 1
+    for char in text:
+        left -= _columns(char)
+        if left < 0:
+            break
+        taken += char
+    return taken.rstrip() + "…"
+
+
+def pad(text: str, columns: int) -> str:
+    """A line filled up with spaces."""
+    return text + " " * (columns - width(text))
+
+
+def short_time(at_us: int, now_us: int) -> str:
+    """Local time: 09:35 today, 14 Nov this year, 2024-11-14 before."""
+    at, now = (datetime.fromtimestamp(each / _US, UTC).astimezone() for each in (at_us, now_us))
+    if at.date() == now.date():
+        return f"{at:%H:%M}"
+    return f"{at.day} {at:%b}" if at.year == now.year else f"{at:%Y-%m-%d}"
+
+
+def rfc3339(at_us: int) -> str:
+    """UTC, to the microsecond, for machines."""
+    return datetime.fromtimestamp(at_us // _US, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{at_us % _US:06d}Z"

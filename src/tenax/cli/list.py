@@ -1,0 +1,157 @@
+"""`tenax list`: the conversations, pinned first, then newest first."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from heapq import merge
+from itertools import islice
+from typing import Final
+
+import click
+import msgspec
+
+from tenax.cli.frame import pass_config
+from tenax.cli.lines import fit, one_line, pad, rfc3339, short_time, width
+from tenax.config import Config
+from tenax.errors import Gone
+from tenax.events import MessageAssistant, MessageUser
+from tenax.journal import Journal, exists
+from tenax.journal import open as open_journal
+from tenax.journal.base import Summary
+from tenax.parts import text_of
+
+__all__ = ["list_conversations"]
+
+PAGE: Final = 200
+FIRST_EVENTS: Final = 64
+"""Where the first words are looked for."""
+WORDS_CHARS: Final = 200
+TITLE_COLUMNS_MIN: Final = 18
+UNTITLED: Final = "(nothing said yet)"
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A conversation as `--json` shows it."""
+
+    id: str
+    title: str | None
+    words: str | None
+    """Its first words, where it has no title."""
+    messages: int
+    source: str
+    opened_at: str
+    updated_at: str
+    pinned: bool
+    archived: bool
+    running: bool
+
+
+@click.command("list")
+@click.option("-a", "--all", "everything", is_flag=True, help="Also the archived ones.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many at most."
+)
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for a program.")
+@pass_config
+def list_conversations(config: Config, *, everything: bool, limit: int, as_json: bool) -> None:
+    """Show the conversations, pinned first, then newest first."""
+    found, words, now_us, hidden = _read(config.store_url, everything=everything, limit=limit)
+    if as_json:
+        shown = [_listed(each, said) for each, said in zip(found, words, strict=True)][:limit]
+        click.echo(msgspec.json.format(msgspec.json.encode(shown)))
+        return
+    if not found:
+        said = (
+            "Every conversation is archived; --all shows them."
+            if hidden
+            else "There are no conversations yet."
+        )
+        click.echo(said, err=True)
+        return
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in _lines(found[:limit], words[:limit], now_us, columns):
+        click.echo(line)
+    if len(found) > limit:
+        click.echo(f"There are more; these are the first {limit} (--limit).", err=True)
+
+
+def _read(url: str, *, everything: bool, limit: int) -> tuple[list[Summary], list[str | None], int, bool]:
+    """One conversation more than asked for, their first words, the time, and whether others are archived."""
+    if not exists(url):
+        return [], [], 0, False
+    with open_journal(url) as journal:
+        found = list(islice(_conversations(journal, everything=everything), limit + 1))
+        words = [None if each.title else _first_words(journal, each.conversation) for each in found]
+        hidden = not found and bool(journal.conversations(archived=True, limit=1))
+        return found, words, journal.clock.now_us(), hidden
+
+
+def _conversations(journal: Journal, *, everything: bool) -> Iterator[Summary]:
+    """Every conversation in the order of the list, read in pages."""
+    kinds = (False, True) if everything else (False,)
+    pages = [_pages(journal, archived=archived) for archived in kinds]
+    return merge(*pages, key=lambda each: each.place, reverse=True)
+
+
+def _pages(journal: Journal, *, archived: bool) -> Iterator[Summary]:
+    after = None
+    while page := journal.conversations(archived=archived, after=after, limit=PAGE):
+        yield from page
+        after = page[-1].place
+
+
+def _first_words(journal: Journal, conversation: str) -> str | None:
+    """The first words that stand, or the last ones, where the beginning was cleared."""
+    try:
+        standing = journal.messages(conversation, upto=FIRST_EVENTS)
+        if not standing and (rows := journal.rows(conversation, limit=1)):
+            standing = [fact for row in rows if (fact := journal.fact(conversation, row.last)) is not None]
+    except Gone:
+        return None
+    for each in standing:
+        event = each.event
+        if isinstance(event, MessageUser | MessageAssistant) and (words := one_line(text_of(event.parts))):
+            return words[:WORDS_CHARS]
+    return None
+
+
+def _listed(each: Summary, words: str | None) -> Listed:
+    return Listed(each.conversation, each.title, words, each.messages, each.source, rfc3339(each.opened_at),
+                  rfc3339(each.updated_at), each.pinned, each.archived, each.running)  # fmt: skip
+
+
+def _lines(found: list[Summary], words: list[str | None], now_us: int, columns: int | None) -> Iterator[str]:
+    """A line a conversation; on a narrow terminal three. `columns` is None where nobody measures them."""
+    titles = [one_line(each.title or "") or said or UNTITLED for each, said in zip(found, words, strict=True)]
+    ids = [one_line(each.conversation) for each in found]
+    counts = [str(each.messages) for each in found]
+    times = [short_time(each.updated_at, now_us) for each in found]
+    marks = [_marks(each) for each in found]
+    taken = _widest(ids) + _widest(counts) + _widest(times) + _widest(marks) + 2 * (4 if any(marks) else 3)
+    room = _widest(titles) if columns is None else min(columns - taken, _widest(titles))
+    if room < min(TITLE_COLUMNS_MIN, _widest(titles)):
+        for row in zip(titles, ids, counts, times, marks, strict=True):
+            yield from _tall(*row, columns or 0)
+        return
+    for title, name, count, time, mark in zip(titles, ids, counts, times, marks, strict=True):
+        cells = [pad(name, _widest(ids)), pad(fit(title, room), room), count.rjust(_widest(counts)),
+                 time.rjust(_widest(times)), mark]  # fmt: skip
+        yield "  ".join(cells).rstrip()
+
+
+def _tall(title: str, name: str, count: str, time: str, mark: str, columns: int) -> Iterator[str]:
+    yield fit(title, columns)
+    messages = f"{count} message{'' if count == '1' else 's'}"
+    yield "  " + ", ".join(filter(None, [messages, time, mark]))
+    yield f"  {name}"
+
+
+def _marks(each: Summary) -> str:
+    marks = {"running": each.running, "pinned": each.pinned, "archived": each.archived}
+    return " ".join(name for name, on in marks.items() if on)
+
+
+def _widest(cells: list[str]) -> int:
+    return max(map(width, cells))

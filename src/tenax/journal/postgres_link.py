@@ -1,0 +1,210 @@
+"""How a PostgreSQL is reached, what bounds each wait for it, and what its errors mean.
+
+Every foreign error is translated here, once, into a `Trouble` or a sentence. None of them holds a password: what is
+told is built from host, user and database, and from the server's own words.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg import conninfo
+from psycopg.abc import RV
+from psycopg.adapt import AdaptersMap
+from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
+
+from tenax.errors import (
+    CannotOpen,
+    InvalidInput,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
+from tenax.journal.store import Row, Trouble
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from psycopg.abc import PQGen
+
+__all__ = ["Connection", "Link", "said"]
+
+CONNECT_SECONDS: Final = 5
+ANSWER_SECONDS: Final = 45.0
+"""Longer than any statement may take on the server, so this bound is met by a server that hangs, and only by it."""
+SETTINGS: Final[Mapping[str, str]] = {
+    "default_transaction_isolation": "read committed",
+    "idle_in_transaction_session_timeout": "10s",
+    "jit": "off",
+    "lock_timeout": "10s",
+    "max_parallel_workers_per_gather": "0",
+    "statement_timeout": "30s",
+    "synchronous_commit": "on",
+}
+TCP: Final[Mapping[str, str]] = {
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "15000",
+}
+_RACED = frozenset({"conversations", "leases", "pulse", "readers", "received", "stretches"})
+"""Tables in which two processes may come to the same row at once. The next try finds it there."""
+
+
+def _adapters() -> AdaptersMap:
+    """Every number goes as a bigint, so that a statement is prepared once and not once per size of its numbers.
+
+    Both forms are needed: in a list, psycopg takes the one of text.
+    """
+    adapters = AdaptersMap(psycopg.adapters)
+    adapters.register_dumper(int, Int8Dumper)
+    adapters.register_dumper(int, Int8BinaryDumper)
+    return adapters
+
+
+class Connection(psycopg.Connection[Row]):
+    """A connection whose every wait ends."""
+
+    answer_seconds: float = ANSWER_SECONDS
+
+    def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:  # noqa: ANN401  (psycopg's, handed on)
+        return super().wait(self._bounded(gen), *args, **kwargs)
+
+    def _bounded(self, gen: PQGen[RV]) -> Generator[Any, Any, RV]:
+        deadline = time.monotonic() + self.answer_seconds
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if not ready and time.monotonic() > deadline:
+                    self.pgconn.finish()  # whatever it waits for, nobody will wait for it again
+                    raise psycopg.OperationalError(f"no answer for {self.answer_seconds:.0f} seconds")
+                wanted = gen.send(ready)
+        except StopIteration as done:
+            answer: RV = done.value
+            return answer
+
+
+_ADAPTERS = _adapters()
+
+
+class Link:
+    """One database: its address, and the verdict on its errors."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._address = {name: str(value) for name, value in conninfo.conninfo_to_dict(url).items()}
+        except psycopg.Error:
+            # What psycopg says here quotes the URL, password and all.
+            raise CannotOpen(
+                "The address of the PostgreSQL store cannot be read.",
+                hint="write postgresql://USER@HOST/DATABASE; in a password, write % as %25, @ as %40 and / as %2F",
+            ) from None
+        given = self._address
+        host = given.get("host") or given.get("hostaddr") or "the local socket"
+        port = f":{given['port']}" if "port" in given else ""
+        user = f" as {given['user']}" if "user" in given else ""
+        self.where = f"PostgreSQL at {host}{port}/{given.get('dbname', '')}{user}"
+
+    def parameters(self, **settings: str) -> dict[str, Any]:
+        """What a connection is made with. `settings` are the server's, for this connection."""
+        options = [
+            f"-c {name}={value.replace(' ', chr(92) + ' ')}"
+            for name, value in {**SETTINGS, **settings}.items()
+        ]
+        ours = {
+            "application_name": "tenax",
+            "connect_timeout": str(CONNECT_SECONDS),
+            **TCP,
+            **({"target_session_attrs": "read-write"} if "," in self._address.get("host", "") else {}),
+        }
+        own = self._address.get("options", "")
+        return {
+            **ours,
+            **self._address,
+            "options": " ".join([own, *options] if own else options),
+            "client_encoding": "UTF8",
+            "autocommit": True,
+            "context": _ADAPTERS,
+            "prepare_threshold": 0,
+        }
+
+    def connect(self, **settings: str) -> Connection:
+        """A new connection. Raises psycopg.Error."""
+        return Connection.connect(**self.parameters(**settings))
+
+    # -- what an error means ---------------------------------------------------------------------------------
+
+    def judge(self, error: psycopg.Error, *, committing: bool = False, lost: bool = False) -> Trouble:
+        """The verdict. `lost`: the connection is gone, so a commit that was on its way may have happened."""
+        error = _root(error)
+        if isinstance(error, psycopg.DataError) and error.sqlstate in {None, "22021", "22P05"}:
+            raise InvalidInput(f"PostgreSQL cannot hold this: {said(error)}.") from error
+        found, lasting = self._meaning(error, error.sqlstate or "")
+        return Trouble(found, unknown=committing and lost, lasting=lasting)
+
+    def _meaning(self, error: psycopg.Error, state: str) -> tuple[StoreError, bool]:  # noqa: PLR0911  (a list of cases)
+        where, words = self.where, said(error)
+        match state[:2], state:
+            case "40", _:
+                return StoreBusy(f"{where} was used by others at the same moment: {words}."), False
+            case _, "23505" if error.diag.table_name in _RACED:
+                return StoreBusy(f"{where}: another process stored the same at the same moment."), False
+            case _, "55P03" | "57014":
+                return StoreBusy(f"{where} is kept busy by others: {words}."), False
+            case _, "53100":
+                return StoreFull(
+                    f"There is no room left at {where}.", hint="free some disk space there"
+                ), True
+            case _, "25006" | "42501":
+                return StoreUnavailable(f"{where} cannot be written to: {words}."), True
+            case (("53" | "57" | "58" | "08"), _):
+                return StoreUnavailable(f"{where} does not answer: {words}."), False
+            case "", _ if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+                return StoreUnavailable(f"{where} does not answer: {words}."), False
+            case _:
+                return StoreDamaged(f"{where} was not as expected: {words}.", hint="run: tenax doctor"), True
+
+    def cannot_open(self, error: psycopg.Error) -> CannotOpen:
+        """Why the store cannot be opened, as one sentence."""
+        words = said(error)
+        for pattern, sentence, hint in _REASONS:
+            if re.search(pattern, words):
+                return CannotOpen(sentence.format(where=self.where), hint=hint)
+        return CannotOpen(f"{self.where} cannot be opened: {words}.")
+
+
+_REASONS = (
+    ("refused|timeout|No such file|resolve host|could not translate|unreachable|No route|no answer",
+     "There is no {where}.", "start the server, or correct the address"),
+    ("password|authentication|pg_hba", "{where} did not accept the user or the password.",
+     "correct them in the address, or set PGPASSWORD"),
+    ('database ".*" does not exist', "{where} has no such database.", "make it with createdb, or correct the name"),
+    ('role ".*" does not exist', "{where} has no such user.", "make it with createuser, or correct the name"),
+    ("starting up|shutting down|recovery mode|not yet accepting", "{where} is starting or stopping.", "try again in a moment"),
+    ("permission denied", "{where} may not make the tables of the store.",
+     "give that user a database or a schema of its own"),
+    ("already exists|does not exist", "{where} holds the tables of another program.",
+     "give Tenax a database or a schema of its own"),
+)  # fmt: skip
+
+
+def said(error: psycopg.Error) -> str:
+    """What the server or the library said, in one line."""
+    words = error.diag.message_primary or str(error).strip().split("\n")[0] or type(error).__name__
+    words = re.sub(
+        r"^(connection (failed|is bad): )?(connection to server at .*? failed: )?(FATAL:\s+)?", "", words
+    )
+    return words.strip().rstrip(".")
+
+
+def _root(error: psycopg.Error) -> psycopg.Error:
+    """In a pipeline, what only follows from the failure may speak last: what came first is meant."""
+    while not error.sqlstate and isinstance(error.__context__, psycopg.Error):
+        error = error.__context__
+    return error

@@ -1,0 +1,175 @@
+-- What PostgreSQL says in its own way.
+--
+-- `NAME_changing` stands for NAME inside a write transaction: there, what is read must stay so until the commit.
+-- `NAME_many` stands for NAME run with many rows at once, one array a column.
+
+-- the store ------------------------------------------------------------------------------------------------
+
+-- name: tables
+select to_regclass('store') is not null, current_schema()
+
+-- name: lock_migrations
+select pg_advisory_lock(cast(:key as bigint))
+
+-- name: unlock_migrations
+select pg_advisory_unlock(cast(:key as bigint))
+
+-- name: lock_writers
+lock table heads in access exclusive mode
+
+-- name: lock_all
+lock table heads in share row exclusive mode
+
+-- name: system
+select cast(system_identifier as text) from pg_control_system()
+
+-- name: life
+select s.incarnation, s.life, p.name,
+       d.oid || '.' || extract(epoch from pg_postmaster_start_time()) || '.' || coalesce(p.name, '')
+from store s cross join pg_database d left join pulse p on true where d.datname = current_database()
+
+-- name: lock_store
+select 1 from store for update
+
+-- name: put_pulse
+insert into pulse (one, name, since) values (1, :name, clock_timestamp())
+
+-- name: now
+select cast(extract(epoch from clock_timestamp()) as double precision)
+
+-- append: what a group has to know -------------------------------------------------------------------------
+
+-- name: conversation_nums
+select c.owner, c.id, c.num
+from unnest(cast(:owners as text[]), cast(:ids as text[])) k(owner, id)
+     join conversations c on c.owner = k.owner and c.id = k.id
+
+-- name: heads
+select (select schema from store), conversation, head, facts, turns, due, revision, epoch, digest, run, stretch,
+       context_from, unanswered, messages, stretch_messages, stretch_from, stretch_covers, listed_at, version
+from heads where conversation = any(cast(:nums as bigint[])) order by conversation for update
+
+-- name: stretch_names
+select num, name from stretches where num = any(cast(:nums as bigint[]))
+
+-- name: fence_changing
+select fence, token from leases where owner = :owner and name = :name for share
+
+-- append: what it writes -----------------------------------------------------------------------------------
+
+-- name: put_event_many
+insert into events (place, kind, at, run, append_id, salt, body, digest)
+select * from unnest(cast(:place as bigint[]), cast(:kind as text[]), cast(:at as bigint[]), cast(:run as text[]),
+    cast(:append_id as bytea[]), cast(:salt as bytea[]), cast(:body as bytea[]), cast(:digest as bytea[]))
+
+-- name: put_partial_many
+insert into partials (place, code, at, append_id, body)
+select * from unnest(cast(:place as bigint[]), cast(:code as bigint[]), cast(:at as bigint[]),
+    cast(:append_id as bytea[]), cast(:body as bytea[]))
+
+-- name: put_row_many
+insert into rows (place, first, role, waiting, dead)
+select *, 0 from unnest(cast(:place as bigint[]), cast(:first as bigint[]), cast(:role as bigint[]),
+    cast(:waiting as bigint[]))
+
+-- name: put_head_many
+insert into heads (conversation, head, facts, turns, due, revision, epoch, digest, run, stretch, context_from,
+                   unanswered, messages, stretch_messages, stretch_from, stretch_covers, listed_at, version)
+select * from unnest(cast(:conversation as bigint[]), cast(:head as bigint[]), cast(:facts as bigint[]),
+    cast(:turns as bigint[]), cast(:due as bigint[]), cast(:revision as bigint[]), cast(:epoch as bigint[]),
+    cast(:digest as bytea[]), cast(:run as text[]), cast(:stretch as bigint[]), cast(:context_from as bigint[]),
+    cast(:unanswered as bigint[]), cast(:messages as bigint[]), cast(:stretch_messages as bigint[]),
+    cast(:stretch_from as bigint[]), cast(:stretch_covers as bigint[]), cast(:listed_at as bigint[]),
+    cast(:version as bigint[]))
+on conflict (conversation) do update set head = excluded.head, facts = excluded.facts, turns = excluded.turns,
+    due = excluded.due, revision = excluded.revision, epoch = excluded.epoch, digest = excluded.digest,
+    run = excluded.run, stretch = excluded.stretch, context_from = excluded.context_from,
+    unanswered = excluded.unanswered, messages = excluded.messages, stretch_messages = excluded.stretch_messages,
+    stretch_from = excluded.stretch_from, stretch_covers = excluded.stretch_covers, listed_at = excluded.listed_at,
+    version = excluded.version
+
+-- name: set_head_seq_many
+update heads set head = k.head from unnest(cast(:head as bigint[]), cast(:conversation as bigint[])) k(head, num)
+where conversation = k.num
+
+-- name: take_input_many
+update rows set waiting = 0 where place = any(cast(:place as bigint[]))
+
+-- name: drop_partial_many
+delete from partials where place = any(cast(:place as bigint[]))
+
+-- name: wake_readers
+update cursors set behind = 1 where conversation = any(cast(:nums as bigint[])) and follows = :follows and behind = 0
+
+-- reading --------------------------------------------------------------------------------------------------
+
+-- Each side has its own limit: PostgreSQL would otherwise read and sort all of a conversation for every page of it.
+-- name: read
+select * from (
+    (select place, kind, at, run, body, digest, 0 from events
+     where place > :low and place <= :high order by place limit :limit)
+    union all
+    (select place, '', at, null, body, null, code from partials
+     where place > :low and place <= :high order by place limit :limit)) e
+order by place limit :limit
+
+-- leases and instances -------------------------------------------------------------------------------------
+
+-- name: lease_changing
+select holder, fence, until, seconds, instance, life, token from leases where owner = :owner and name = :name for update
+
+-- Whoever sees a lease for the first time has no row to lock. If another made it meanwhile, this insert meets it, and
+-- the claim is tried again.
+-- name: put_lease
+with moved as (
+    update leases set holder = :holder, fence = :fence, until = :until, seconds = :seconds, instance = :instance,
+        life = :life, token = :token
+    where owner = :owner and name = :name and fence = cast(:fence as bigint) - 1 returning 1)
+insert into leases (owner, name, holder, fence, until, seconds, instance, life, token)
+select :owner, :name, :holder, :fence, :until, :seconds, :instance, :life, :token
+where not exists (select 1 from moved)
+
+-- name: hold_instance
+select pg_advisory_lock_shared(cast(:high as int), cast(:low as int))
+
+-- name: put_instance
+insert into instances (id, host, started_at, up) values (:id, :host, :at, :up)
+on conflict (id) do update set up = excluded.up
+
+-- An instance is alive while it holds its lock. After a restart of the server each needs a moment to take it again: so
+-- long, one that held its lock before the restart and has not been back since counts as alive.
+-- name: alive
+select exists (
+        select 1 from pg_locks l join pg_database d on d.oid = l.database
+        where l.locktype = 'advisory' and l.objsubid = 2 and l.granted and d.datname = current_database()
+              and l.classid = :high and l.objid = :low)
+    or exists (
+        select 1 from instances i cross join pulse p
+        where i.id = :id and i.ended_at is null and i.up <> :up
+              and clock_timestamp() < greatest(pg_postmaster_start_time(), p.since) + interval '15 seconds')
+
+-- readers --------------------------------------------------------------------------------------------------
+
+-- The head is locked first: an append that has yet to commit would otherwise leave `behind` as it found it, and this
+-- would then say that there is nothing more to read.
+-- name: advance
+with h as (select facts, turns, due from heads where conversation = :num for share)
+update cursors k set seq = :to, tries = 0, error = null, retry_at = null,
+    behind = case when (case k.follows when 'facts' then h.facts when 'turns' then h.turns else h.due end) > :to
+                  then 1 else 0 end
+from h where k.conversation = :num and k.reader = :reader and k.seq = :was returning k.seq
+
+-- erasing --------------------------------------------------------------------------------------------------
+
+-- name: vacuum
+vacuum events, partials, blob_chunks, conversations, cursors, search_docs
+
+-- rebuilding and proving -----------------------------------------------------------------------------------
+
+-- name: put_whole_row_many
+insert into rows (place, first, role, waiting, dead)
+select * from unnest(cast(:place as bigint[]), cast(:first as bigint[]), cast(:role as bigint[]),
+    cast(:waiting as bigint[]), cast(:dead as bigint[]))
+
+-- name: engine_version
+select current_setting('server_version')

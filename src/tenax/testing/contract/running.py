@@ -1,0 +1,122 @@
+"""Runs: one at a time, and what comes late from a run that is over."""
+
+# ruff: noqa: PLR2004  (a contract is written in examples, and examples have numbers)
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from tenax.errors import InvalidInput, LeaseLost, RunConflict
+from tenax.events import RunFinished, RunLate, RunSealed, RunStarted
+from tenax.journal import Journal
+from tenax.testing.contract.base import Engine, answer, begin, refused, said, say, standing
+
+RIVALS = 6
+
+
+class RunContract(Engine):
+    """Runs."""
+
+    def test_one_run_is_open_at_a_time(self, journal: Journal) -> None:
+        """A second run is refused until the first has finished."""
+        name = begin(journal, say("q", ask=True))
+        journal.append(name, [RunStarted([2])], run="r-1")
+        assert (journal.head(name).run, journal.summary(name).running) == ("r-1", True)
+        for run in ("r-1", "r-2"):
+            with refused(journal, name, RunConflict):
+                journal.append(name, [RunStarted([2])], run=run)
+        journal.append(name, [answer("a"), RunFinished("completed")], run="r-1")
+        assert (journal.head(name).run, journal.summary(name).running) == (None, False)
+        journal.append(name, [RunStarted()], run="r-2")
+
+    def test_of_many_runners_one_starts(self, journal: Journal) -> None:
+        """Runners that race for one input: one has it."""
+        name = begin(journal, say("q", ask=True))
+        start = threading.Barrier(RIVALS)
+
+        def work(n: int) -> bool:
+            start.wait()
+            try:
+                journal.append(name, [RunStarted([2])], run=f"r-{n}")
+            except RunConflict:
+                return False
+            return True
+
+        with ThreadPoolExecutor(RIVALS) as pool:
+            assert list(pool.map(work, range(RIVALS))).count(True) == 1
+
+    def test_only_the_open_run_finishes(self, journal: Journal) -> None:
+        """Another run's end, an end without a run and a second end are refused."""
+        name = begin(journal)
+        with refused(journal, name, RunConflict):
+            journal.append(name, [RunFinished("completed")], run="r-1")
+        journal.append(name, [RunStarted()], run="r-1")
+        for run in ("r-2", None):
+            with refused(journal, name, RunConflict):
+                journal.append(name, [RunFinished("completed")], run=run)
+        journal.append(name, [RunFinished("failed", "why")], run="r-1")
+        with refused(journal, name, RunConflict):
+            journal.append(name, [RunFinished("completed")], run="r-1")
+
+    def test_a_run_has_a_name(self, journal: Journal) -> None:
+        """A run starts, is late and is sealed under its own id."""
+        name = begin(journal)
+        for event in (RunStarted(), RunLate(0, "token", {"text": "x"}), RunSealed()):
+            with refused(journal, name, InvalidInput):
+                journal.append(name, [event])
+
+    def test_a_run_takes_its_inputs(self, journal: Journal) -> None:
+        """What a run took is no longer unanswered; what it did not take still is."""
+        name = begin(journal, say("2", ask=True), say("3", ask=True), say("4"), say("5", ask=True))
+        assert journal.head(name).unanswered == 2
+        journal.append(name, [RunStarted([2, 3])], run="r-1")
+        assert journal.head(name).unanswered == 5
+        journal.append(name, [RunFinished("completed")], run="r-1")
+        journal.append(name, [RunStarted([5])], run="r-2")
+        assert journal.head(name).unanswered == 0
+
+    def test_a_finished_run_is_a_turn(self, journal: Journal) -> None:
+        """`turns` is the seq at which the last run finished."""
+        name = begin(journal, say("2"))
+        assert journal.head(name).turns == 0
+        journal.append(name, [RunStarted()], run="r-1")
+        journal.append(name, [answer("a"), RunFinished("completed")], run="r-1")
+        assert journal.head(name).turns == 5
+
+    def test_storing_a_message_asks_for_no_run(self, journal: Journal) -> None:
+        """Only a message that asks is unanswered."""
+        name = begin(journal, say("2"))
+        assert journal.head(name).unanswered == 0
+
+    def test_late_output_is_kept_with_its_run(self, journal: Journal) -> None:
+        """What arrives after the run was over is stored, shown, counted for its run, and is no message."""
+        name = begin(journal, say("2"))
+        journal.append(name, [RunStarted()], run="r-1")
+        journal.append(name, [RunFinished("interrupted")], run="r-1")
+        journal.append(name, [RunStarted()], run="r-2")
+        journal.append(name, [RunLate(0, "token", {"text": "a"}), RunLate(1, "tool", {"name": "t"})], run="r-1")
+        assert (journal.late(name, "r-1"), journal.late(name, "r-2"), journal.late(name, "r-3")) == (2, 0, 0)
+        assert [each.run for each in journal.read(name, after=5)] == ["r-1", "r-1"]
+        assert standing(journal, name) == [(2, "user"), (6, "late"), (7, "late")]
+        head = journal.head(name)
+        assert (head.messages, head.run, head.turns) == (1, "r-2", 4)
+        assert said(journal, name) == ["2"]
+
+    def test_late_output_may_name_a_run_the_store_never_saw(self, journal: Journal) -> None:
+        """A run whose start was lost with its host still delivers what it has."""
+        name = begin(journal)
+        journal.append(name, [RunLate(0, "token", {"text": "a"}), RunSealed()], run="r-lost")
+        assert journal.late(name, "r-lost") == 1
+
+    def test_only_late_kinds_are_written_after_the_lease_was_lost(self, journal: Journal) -> None:
+        """An owner that lost its run writes nothing under its lease; late output needs none."""
+        name = begin(journal, say("2"))
+        lease = journal.claim(f"run:{name}", "old", 60)
+        journal.append(name, [RunStarted()], run="r-1", lease=lease)
+        journal.claim(f"run:{name}", "new", 60, take_over=True)
+        for events in ([answer("a")], [RunFinished("completed")]):
+            with refused(journal, name, LeaseLost):
+                journal.append(name, events, run="r-1", lease=lease)
+        journal.append(name, [RunLate(0, "token", {"text": "a"}), RunSealed()], run="r-1")
+        assert journal.late(name, "r-1") == 1

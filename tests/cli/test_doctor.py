@@ -1,0 +1,170 @@
+"""`tenax doctor`: the places, the versions, and whether the store can prove itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import msgspec
+import pytest
+
+import tenax
+from tenax.cli import doctor
+from tenax.cli import tenax as command
+from tenax.cli.frame import run
+from tenax.events import ConversationOpened, MessageUser
+from tenax.parts import Text
+from tests.support.world import build
+
+Said = Callable[[], tuple[str, str]]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place of its own, with nothing in it."""
+    for name in ("TENAX_STORE", "TENAX_CONFIG", "TENAX_LOG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TENAX_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def store(home: Path) -> Path:
+    """A healthy store."""
+    path = home / "tenax.db"
+    with tenax.open(f"sqlite:///{path}", user="ada") as journal:
+        build(journal)
+    return path
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Said:
+    def said() -> tuple[str, str]:
+        out, err = capsys.readouterr()
+        return out, err
+
+    return said
+
+
+def damage(store: Path, statement: str) -> None:
+    connection = apsw.Connection(str(store))
+    connection.execute(statement)
+    connection.close()
+
+
+def test_without_a_store_it_says_so_and_makes_none(home: Path, said: Said) -> None:
+    """On a new machine nothing is wrong; the places are told, and stay empty."""
+    assert run(command, ["doctor"]) == 0
+    out, err = said()
+    assert f"store        sqlite:///{home}/tenax.db\n" in out
+    assert f"config       {home}/config.toml (not there: the defaults hold)\n" in out
+    assert out.endswith("There is no store yet; it is made with the first conversation.\n")
+    assert err == ""
+    assert list(home.iterdir()) == []
+
+
+def test_a_healthy_store_is_ok(store: Path, said: Said) -> None:
+    """Places, versions, schema, incarnation, and what was proved."""
+    assert run(command, ["doctor"]) == 0
+    out, err = said()
+    assert f"engine       SQLite {apsw.sqlite_lib_version()}, schema 1\n" in out
+    assert "incarnation  " in out
+    assert out.splitlines()[-1].startswith("5 conversations, ")
+    assert out.endswith("3 blobs: ok\n")
+    assert err == ""
+
+
+def test_what_is_wrong_is_told_where_it_is(store: Path, said: Said) -> None:
+    """Each problem names its conversation; the exit code is 1."""
+    damage(
+        store,
+        "update heads set messages = 99 where conversation = (select num from conversations where id = 'c_talk')",
+    )
+    assert run(command, ["doctor"]) == 1
+    out, _ = said()
+    assert "c_talk: The head row has messages 99, and the events say " in out
+    assert out.endswith(": 1 problem\n")
+
+
+def test_json_is_for_programs(store: Path, said: Said) -> None:
+    """The same, whole, healthy or not."""
+    assert run(command, ["doctor", "--json"]) == 0
+    found = msgspec.json.decode(said()[0])
+    assert found["ok"]
+    assert found["store"]["schema"] == 1
+    assert found["checked"]["conversations"] == 5
+    assert found["problems"] == []
+    damage(store, "delete from mentions")
+    assert run(command, ["doctor", "--json"]) == 1
+    found = msgspec.json.decode(said()[0])
+    assert not found["ok"]
+    assert found["problems"][0].keys() == {"user", "conversation", "seq", "what"}
+
+
+def test_json_without_a_store(home: Path, said: Said) -> None:
+    """There is nothing to prove, and nothing wrong."""
+    assert run(command, ["doctor", "--json"]) == 0
+    found = msgspec.json.decode(said()[0])
+    assert (found["ok"], found["store"], found["checked"]) == (True, None, None)
+
+
+def test_a_file_that_is_no_store_is_told_in_a_sentence(home: Path, said: Said) -> None:
+    """After the places, so that a person sees which file."""
+    (home / "tenax.db").write_bytes(b"this is a letter" * 100)
+    assert run(command, ["doctor"]) == 1
+    out, err = said()
+    assert f"store        sqlite:///{home}/tenax.db\n" in out
+    assert err.startswith(f"tenax: {home}/tenax.db is not a SQLite database.\n")
+    assert run(command, ["doctor", "--json"]) == 1
+    found = msgspec.json.decode(said()[0])
+    assert (found["ok"], found["error"]) == (False, f"{home}/tenax.db is not a SQLite database.")
+
+
+def test_a_password_is_not_shown(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in the place nor in the error."""
+    monkeypatch.setenv("TENAX_STORE", "postgresql://ada:secret@127.0.0.1:1/tenax")
+    assert run(command, ["doctor"]) == 1
+    out, err = said()
+    assert "store        postgresql://ada:***@127.0.0.1:1/tenax (set by TENAX_STORE)\n" in out
+    assert "secret" not in out + err
+    assert err.startswith("tenax: There is no PostgreSQL at 127.0.0.1:1/tenax")
+
+
+def test_a_database_without_a_store_stays_without(
+    postgres_url: str, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL as well, doctor and list make nothing."""
+    monkeypatch.setenv("TENAX_STORE", postgres_url)
+    for _ in range(2):
+        assert run(command, ["list"]) == 0
+        assert said() == ("", "There are no conversations yet.\n")
+        assert run(command, ["doctor"]) == 0
+        assert said()[0].endswith("There is no store yet; it is made with the first conversation.\n")
+
+
+def test_a_store_on_postgresql_is_proved(
+    postgres_url: str, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the version of its server, and whoever uses it."""
+    monkeypatch.setenv("TENAX_STORE", postgres_url)
+    with tenax.open(postgres_url) as journal:
+        journal.append("c_1", [ConversationOpened("local", "s_1"), MessageUser([Text("hello")])])
+        alive = journal.instance
+        assert run(command, ["doctor"]) == 0
+    out, _ = said()
+    assert "engine       PostgreSQL 1" in out
+    assert f"running      {alive} on " in out
+    assert "1 conversations, 2 events, 0 blobs: ok\n" in out
+    assert run(command, ["list"]) == 0
+    assert said()[0].startswith("c_1  hello  1  ")
+
+
+def test_a_large_store_tells_how_far_it_is(store: Path, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On stderr, and in whole lines where that is no terminal."""
+    monkeypatch.setattr(doctor, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(doctor, "TELL_SECONDS_IN_A_LOG", 0.0)
+    assert run(command, ["doctor"]) == 0
+    out, err = said()
+    assert "proving" not in out
+    assert err.splitlines()[-1] == "proving the store: 100 %, 5 conversations"

@@ -1,0 +1,99 @@
+"""Erased and deleted text is nowhere: not in a row, not in a file, not in search; and the chain still verifies."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import tenax
+from tenax.events import (
+    ContextCompacted,
+    ContextSummarised,
+    ConversationOpened,
+    ConversationTitled,
+    MessageAssistant,
+    MessageUser,
+    ReplyDelta,
+)
+from tenax.journal import Journal
+from tenax.journal.check import verify
+from tenax.parts import File, Text
+
+SECRET = "hunter2-correct-horse-battery"
+
+
+def everywhere(url: str, tmp_path: Path) -> list[str]:
+    """Where the secret can be read: files of a SQLite store, columns of a PostgreSQL one."""
+    if url.startswith("sqlite"):
+        # Another process greps: in this one the store itself would refuse to let its -shm be opened.
+        done = subprocess.run(["grep", "-rlaF", SECRET, tmp_path], capture_output=True, text=True, check=False)
+        return [Path(line).name for line in done.stdout.splitlines()]
+    found = []
+    with psycopg.connect(url) as connection:
+        columns = connection.execute(
+            "select table_name, column_name from information_schema.columns"
+            " where table_schema = 'public' and data_type in ('text', 'bytea', 'tsvector')"
+        ).fetchall()
+        for table, column in columns:
+            ((count,),) = connection.execute(
+                f"select count(*) from {table} where position(%s in encode(convert_to({column}::text, 'UTF8'), 'escape')) > 0"  # noqa: S608
+                if column not in ("body", "bytes")
+                else f"select count(*) from {table} where position(%s::bytea in {column}) > 0",  # noqa: S608
+                (SECRET,),
+            ).fetchall()
+            if count:
+                found.append(f"{table}.{column}")
+    return found
+
+
+def tell(journal: Journal) -> tuple[str, list[int]]:
+    """A conversation whose secret has spread: into an answer, its partials, a summary, a title, a blob, a fork."""
+    talk = journal.ids.conversation()
+    journal.append(talk, [ConversationOpened(journal.user or "", "first")])
+    blob = journal.put_blob(f"file with {SECRET} in it".encode() * 1000)
+    asked = journal.append(talk, [MessageUser([Text(f"my password is {SECRET}"), File(blob, "text/plain")])])[0].seq
+    for offset in range(0, 60, 20):
+        journal.append(talk, [ReplyDelta(asked, offset, f"{SECRET} ")])
+    answered = journal.append(talk, [MessageAssistant([Text(f"so it is {SECRET}")], request=asked)])[0].seq
+    journal.append(talk, [MessageUser([Text("something harmless")])])
+    journal.append(talk, [ConversationTitled(f"About {SECRET}", derived=True)])
+    journal.fork(talk)
+    head = journal.head(talk).head
+    summary = ContextSummarised([Text(f"the password is {SECRET}")], head)
+    journal.append(talk, [summary, ContextCompacted("first", "second", head + 1, head, head)])
+    journal.fork(talk)
+    return talk, [asked, answered]
+
+
+def erase(journal: Journal, talk: str, seqs: list[int]) -> None:
+    assert journal.erase(talk, seqs, by="me", why="a mistake").scrubbed
+
+
+def delete(journal: Journal, talk: str, seqs: list[int]) -> None:
+    for each in journal.conversations():
+        if each.conversation != talk:
+            journal.delete(each.conversation)
+    journal.delete(talk)
+
+
+@pytest.mark.parametrize("act", [erase, delete])
+@pytest.mark.parametrize("indexed", [True, False])
+def test_what_was_erased_or_deleted_is_nowhere(
+    store_url: str, tmp_path: Path, act: Callable[[Journal, str, list[int]], None], indexed: bool
+) -> None:
+    """Whether or not it was indexed by then: no file, no row, no hit has it, and the store still proves itself."""
+    with tenax.open(store_url) as journal:
+        talk, seqs = tell(journal)
+        if indexed:
+            assert journal._search.catch_up(30)
+        assert journal.search(SECRET).hits
+        assert everywhere(store_url, tmp_path)
+        act(journal, talk, seqs)
+        assert journal.search(SECRET).hits == []
+        assert everywhere(store_url, tmp_path) == []
+        assert verify(journal).ok
+    assert everywhere(store_url, tmp_path) == []

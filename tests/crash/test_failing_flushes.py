@@ -1,0 +1,86 @@
+"""The disk fails to flush at many random instants while callers append and try again."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tenax.errors import OutcomeUnknown, StoreUnavailable
+from tenax.events import Event
+from tenax.journal import Journal
+from tenax.journal.check import verify
+from tenax.testing import FaultVfs, SimClock
+from tenax.testing.contract.base import begin, delta, said, say
+from tenax.testing.vfs import Fault
+from tests.support import raw
+
+pytestmark = pytest.mark.crash
+
+FAILURES = 100
+CALLERS = 4
+
+
+def persist(journal: Journal, name: str, events: Sequence[Event]) -> int:
+    """Append as a caller does that has something to say: until it is stored. The last seq."""
+    append_id: bytes | None = None
+    while True:
+        try:
+            return journal.append(name, events, append_id=append_id)[-1].seq
+        except OutcomeUnknown as unknown:
+            append_id = unknown.append_id
+        except StoreUnavailable:
+            continue
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_every_body_is_stored_once_however_often_a_flush_fails(tmp_path: Path, seed: int) -> None:
+    """A hundred flushes fail at random; callers try again; each body is there once, where it was told."""
+    chance = random.Random(seed)
+    path = tmp_path / "tenax.db"
+    failures = 0
+    done = threading.Event()
+    told: list[tuple[str, int, str]] = []
+    with FaultVfs(remembers=True) as disk:
+        journal = disk.open(path, clock=SimClock(), patience=0.3)
+        names = [begin(journal) for _ in range(2)]
+
+        def call(caller: int) -> None:
+            n = 0
+            while not done.is_set():
+                n += 1
+                name, text = names[(caller + n) % 2], f"{caller}.{n}"
+                if n % 3 == 0:
+                    persist(journal, name, [delta(1, 0, text)])
+                told.append((name, persist(journal, name, [say(text)]), text))
+
+        with ThreadPoolExecutor(CALLERS) as pool:
+            callers = [pool.submit(call, caller) for caller in range(CALLERS)]
+            try:
+                while failures < FAILURES and not any(caller.done() for caller in callers):
+                    times = chance.choice([1, 1, 1, 2, 5, 40])
+                    disk.fail("sync", chance.choice(list(Fault)), nth=chance.randint(1, 12), times=times)
+                    while disk.fired < min(times, 5) and not any(caller.done() for caller in callers):
+                        done.wait(0.001)
+                    failures += disk.fired
+                    disk.heal()
+                    if chance.random() < 0.2:
+                        acknowledged = list(told)
+                        left = raw.stored(disk.after_power_loss(path, tmp_path / "lost"))
+                        assert all(left[name].get(seq) == text for name, seq, text in acknowledged)
+            finally:
+                disk.heal()
+                done.set()
+            for caller in callers:
+                caller.result()
+        for name in names:
+            expected = {seq: text for each, seq, text in told if each == name}
+            assert raw.stored(disk.after_kill(path, tmp_path / "killed"))[name] == expected
+            assert said(journal, name) == [expected[seq] for seq in sorted(expected)]
+        assert verify(journal).problems == []
+        journal.close()
+    assert failures >= FAILURES

@@ -1,0 +1,404 @@
+"""The journal in plain Python, as one would explain it: lists that are walked from the beginning each time.
+
+It shares no code with the engines. What they keep in rows and columns is worked out here from all the events, again for
+every question. A call raises the error that the journal has to raise, and changes nothing then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tenax.errors import (
+    ConversationExists,
+    DedupReused,
+    Gone,
+    HeadMoved,
+    InvalidInput,
+    NoSuchConversation,
+    RunConflict,
+    SessionEnded,
+    StretchMoved,
+)
+
+ROLES = {"user", "assistant", "system", "tool"}
+STRUCTURE = {"opened", "rewound", "cleared", "restored", "ended", "compacted", "erased", "started", "finished", "sealed"}
+
+
+@dataclasses.dataclass
+class Entry:
+    """An event. `kind` is the last word of the journal's own."""
+
+    seq: int
+    kind: str
+    run: str | None
+    fields: dict[str, Any]
+    erased: bool = False
+
+    @property
+    def partial(self) -> bool:
+        return self.kind == "delta"
+
+    @property
+    def role(self) -> str | None:
+        if self.kind in ROLES or self.kind == "late":
+            return self.kind
+        return {"part": "partial", "summarised": "summary"}.get(self.kind)
+
+
+@dataclasses.dataclass
+class Stretch:
+    name: str
+    parent: str | None
+    opened: int
+    covers_to: int
+    ended: int | None = None
+    reason: str | None = None
+
+
+class Conversation:
+    """One journal."""
+
+    def __init__(self, user: str, name: str, stretch: str) -> None:
+        self.user = user
+        self.name = name
+        self.first_stretch = stretch
+        self.entries: list[Entry] = []
+        self.head = 0
+        self.origin: tuple[str, dict[int, int]] | None = None
+        """From which conversation it was forked, and where its events stand here."""
+
+    # -- what the events say ---------------------------------------------------------------------------------
+
+    def facts(self) -> list[Entry]:
+        return [each for each in self.entries if not each.partial]
+
+    def at(self, seq: int) -> Entry | None:
+        return next((each for each in self.entries if each.seq == seq), None)
+
+    def killed(self) -> dict[int, int]:
+        """Which row was taken away by which edit."""
+        dead: dict[int, int] = {}
+        for each in self.facts():
+            if each.kind in {"rewound", "cleared"}:
+                after = each.fields.get("to", 0)
+                for row in self.facts():
+                    if row.role and after < row.seq < each.seq and row.seq not in dead:
+                        dead[row.seq] = each.seq
+            elif each.kind == "restored":
+                dead = {seq: by for seq, by in dead.items() if by != each.fields["of"]}
+        return dead
+
+    def standing(self) -> list[Entry]:
+        dead = self.killed()
+        return [each for each in self.facts() if each.role and each.seq not in dead]
+
+    def rows(self) -> list[tuple[int, int, str]]:
+        return [(each.fields.get("request") or each.seq, each.seq, str(each.role)) for each in self.standing()]
+
+    def messages(self) -> list[Entry]:
+        return [each for each in self.standing() if each.role in ROLES]
+
+    def run(self) -> str | None:
+        last = [each for each in self.facts() if each.kind in {"started", "finished"}][-1:]
+        return last[0].run if last and last[0].kind == "started" else None
+
+    def unanswered(self) -> int:
+        taken = {seq for each in self.facts() if each.kind == "started" for seq in each.fields["inputs"]}
+        asked = [each.seq for each in self.messages() if each.fields.get("ask") and each.seq not in taken]
+        return min(asked, default=0)
+
+    def stretches(self) -> list[Stretch]:
+        found = [Stretch(self.first_stretch, None, 1, 0)]
+        for each in self.facts():
+            if each.kind == "ended":
+                found[-1].ended, found[-1].reason = each.seq, each.fields["reason"]
+            elif each.kind == "compacted":
+                found[-1].ended, found[-1].reason = each.seq, "compression"
+                found.append(Stretch(each.fields["child"], each.fields["parent"], each.seq, each.fields["covers_to"]))
+        return found
+
+    def stretch(self) -> str | None:
+        last = self.stretches()[-1]
+        return last.name if last.ended is None else None
+
+    def messages_in(self, stretch: Stretch) -> int:
+        return sum(
+            stretch.opened <= each.seq and (stretch.ended is None or each.seq <= stretch.ended)
+            for each in self.messages()
+        )
+
+    def last(self, *kinds: str) -> int:
+        return max((each.seq for each in self.facts() if each.kind in kinds), default=0)
+
+    def title(self) -> str | None:
+        titles = [each for each in self.facts() if each.kind == "titled"]
+        return None if not titles or titles[-1].erased else titles[-1].fields["title"]
+
+    def flag(self, kind: str) -> bool:
+        values = [each.fields["on"] for each in self.facts() if each.kind == kind]
+        return bool(values and values[-1])
+
+    def summary(self) -> dict[str, Any]:
+        """What the head and the list say."""
+        changing = [each.seq for each in self.facts() if each.role or each.kind in {"rewound", "cleared", "restored", "compacted", "erased"}]
+        return {
+            "head": self.head,
+            "facts": self.facts()[-1].seq,
+            "turns": self.last("finished"),
+            "revision": max(changing, default=0),
+            "epoch": self.last("compacted"),
+            "run": self.run(),
+            "stretch": self.stretch(),
+            "unanswered": self.unanswered(),
+            "messages": len(self.messages()),
+            "title": self.title(),
+            "pinned": self.flag("pinned"),
+            "archived": self.flag("archived"),
+        }
+
+    # -- what may be appended --------------------------------------------------------------------------------
+
+    def append(self, kind: str, run: str | None, **fields: Any) -> Entry:
+        """Add one event, or raise what refuses it."""
+        seq = self.head + 1
+        if (check := getattr(self, f"_check_{kind}", None)) is not None:
+            check(seq, run, **fields)
+        if kind in ROLES and self.stretch() is None:
+            raise SessionEnded("ended")
+        if fields.get("request", 0) >= seq:
+            raise InvalidInput("request")
+        entry = Entry(seq, kind, run, fields)
+        self.entries.append(entry)
+        self.head = seq
+        return entry
+
+    def _no_run(self) -> None:
+        if self.run() is not None:
+            raise RunConflict("run")
+
+    def _check_rewound(self, seq: int, run: str | None, to: int) -> None:
+        self._no_run()
+        if not self.stretches()[-1].opened <= to < seq or not any(each.seq > to for each in self.standing()):
+            raise InvalidInput("rewind")
+
+    def _check_cleared(self, seq: int, run: str | None) -> None:
+        self._no_run()
+
+    def _check_restored(self, seq: int, run: str | None, of: int) -> None:
+        self._no_run()
+        edit = self.at(of)
+        if edit is None or edit.kind not in {"rewound", "cleared"} or of not in self.killed().values():
+            raise InvalidInput("restore")
+        if edit.kind == "rewound" and any(each.seq > of for each in self.standing()):
+            raise InvalidInput("gone on")
+
+    def _check_ended(self, seq: int, run: str | None, stretch: str, reason: str) -> None:
+        if self.stretch() != stretch:
+            raise StretchMoved("ended", by=self.stretch())
+
+    def _check_compacted(
+        self, seq: int, run: str | None, parent: str, child: str, covers_to: int, folded_to: int
+    ) -> None:
+        if self.stretch() != parent:
+            raise StretchMoved("compacted", by=self.stretch())
+        if not self.stretches()[-1].covers_to <= covers_to < seq:
+            raise InvalidInput("covers")
+        for each in self.facts():
+            if each.seq <= folded_to:
+                continue
+            touched = {
+                "rewound": lambda each=each: each.fields["to"] < covers_to,
+                "erased": lambda each=each: min(each.fields["seqs"]) <= covers_to,
+                "cleared": lambda: True,
+                "restored": lambda: True,
+            }.get(each.kind)
+            if touched is not None and touched():
+                raise HeadMoved("edited")
+
+    def _check_started(self, seq: int, run: str | None, inputs: list[int]) -> None:
+        self._no_run()
+        if not all(0 < each < seq for each in inputs):
+            raise InvalidInput("inputs")
+
+    def _check_finished(self, seq: int, run: str | None) -> None:
+        if self.run() is None or self.run() != run:
+            raise RunConflict("finish")
+
+    def _check_erased(self, seq: int, run: str | None, seqs: list[int]) -> None:
+        for each in seqs:
+            found = self.at(each)
+            if found is None or found.partial or found.erased or found.kind in STRUCTURE:
+                raise InvalidInput("erase")
+
+    def erase(self, seqs: list[int]) -> None:
+        self.append("erased", None, seqs=seqs)
+        for seq in seqs:
+            found = self.at(seq)
+            assert found is not None
+            found.erased = True
+            request = found.fields.get("request")
+            if request:
+                self.entries = [
+                    each
+                    for each in self.entries
+                    if not (each.partial and each.fields["request"] == request and each.seq < seq)
+                ]
+
+    def prune(self) -> int:
+        replaced = {
+            each.fields["request"] for each in self.facts() if each.kind in {"assistant", "part"} and each.fields.get("request")
+        }
+        before = len(self.entries)
+        self.entries = [each for each in self.entries if not (each.partial and each.fields["request"] in replaced)]
+        return before - len(self.entries)
+
+
+class Model:
+    """A store of several users."""
+
+    def __init__(self) -> None:
+        self.conversations: dict[tuple[str, str], Conversation] = {}
+        self.gone: set[tuple[str, str]] = set()
+        self.received: dict[tuple[str, str], tuple[str, int, str, str]] = {}
+        """By user and id: where it was stored, its kind and its text."""
+        self.readers: dict[str, tuple[str, str]] = {}
+        self.cursors: dict[tuple[str, str, str], int] = {}
+
+    def get(self, user: str, name: str) -> Conversation:
+        if (user, name) in self.gone:
+            raise Gone(name)
+        if (user, name) not in self.conversations:
+            raise NoSuchConversation(name)
+        return self.conversations[user, name]
+
+    def of(self, user: str) -> list[Conversation]:
+        return [each for (owner, _), each in self.conversations.items() if owner == user]
+
+    def open(self, user: str, name: str, stretch: str) -> Conversation:
+        if (user, name) in self.gone:
+            raise Gone(name)
+        if (user, name) in self.conversations or self.taken(user, stretch):
+            raise ConversationExists(name)
+        made = self.conversations[user, name] = Conversation(user, name, stretch)
+        made.append("opened", None)
+        self._place_cursors(made, imported=False)
+        return made
+
+    def taken(self, user: str, stretch: str) -> bool:
+        return any(stretch == each.name for own in self.of(user) for each in own.stretches())
+
+    def receive(self, user: str, name: str, ident: str, text: str) -> tuple[str, int]:
+        """A message that its source may send more than once. Where it stands."""
+        before = self.received.get((user, ident))
+        if before is not None:
+            where, seq, _, old = before
+            if (user, where) in self.gone:
+                raise Gone(where)
+            entry = self.conversations[user, where].at(seq)
+            if text != old and not (entry is not None and entry.erased):
+                raise DedupReused(ident)
+            return where, seq
+        entry = self.get(user, name).append("user", None, text=text)
+        self.received[user, ident] = (name, entry.seq, "user", text)
+        return name, entry.seq
+
+    def compact(self, user: str, name: str, child: str, parent: str, covers_to: int, folded_to: int) -> None:
+        conversation = self.get(user, name)
+        if self.taken(user, child):
+            raise ConversationExists(child)
+        saved = list(conversation.entries), conversation.head
+        try:
+            conversation.append("summarised", None, covers_to=covers_to)
+            conversation.append(
+                "compacted", None, parent=parent, child=child, covers_to=covers_to, folded_to=folded_to
+            )
+        except Exception:
+            conversation.entries, conversation.head = saved
+            raise
+
+    def fork(self, user: str, name: str, upto: int, fork: str, stretch: str, second: str) -> None:
+        """The standing messages up to a seq, as a conversation of its own."""
+        origin = self.get(user, name)
+        rows = [each for each in origin.standing() if each.seq <= upto]
+        copies = [
+            each
+            for each in rows
+            if each.role in {*ROLES, "partial"} and not each.erased and (each.run is None or each.run != origin.run())
+        ]
+        summaries = [each for each in rows if each.role == "summary"]
+        made = self.conversations[user, fork] = Conversation(user, fork, stretch)
+        made.append("opened", None)
+        where: dict[int, int] = {}
+        for each in copies:
+            fields = {key: value for key, value in each.fields.items() if key not in {"ask", "request"}}
+            where[each.seq] = made.append(each.kind, None, **fields).seq
+        if summaries and not summaries[-1].erased:
+            covered = 1 + sum(seq <= summaries[-1].fields["covers_to"] for seq in where)
+            made.append("summarised", None, covers_to=covered)
+            made.append("compacted", None, parent=stretch, child=second, covers_to=covered, folded_to=made.head)
+        made.origin = (name, where)
+        self._place_cursors(made, imported=True)
+
+    def erase(self, user: str, name: str, seqs: list[int]) -> dict[str, list[int]]:
+        """What is reached: the events, what was derived from them, and their copies in forks."""
+        reached: dict[str, list[int]] = {}
+        self._reach(user, name, set(seqs), reached)
+        for each, found in reached.items():
+            if found:
+                self.conversations[user, each]._check_erased(0, None, found)
+        for each, found in reached.items():
+            if found:
+                self.conversations[user, each].erase(found)
+        return {each: found for each, found in reached.items() if found}
+
+    def _reach(self, user: str, name: str, seqs: set[int], reached: dict[str, list[int]]) -> None:
+        conversation = self.get(user, name)
+        facts = {each.seq: each for each in conversation.facts()}
+        wanted = set(seqs)
+        for each in facts.values():
+            summary = each.kind == "summarised" and any(seq <= each.fields["covers_to"] for seq in seqs)
+            title = each.kind == "titled" and each.fields["derived"] and any(seq < each.seq for seq in seqs)
+            if summary or title:
+                wanted.add(each.seq)
+        if not seqs & set(facts) and not any(not facts[seq].erased for seq in wanted & set(facts)):
+            raise InvalidInput("erase")
+        reached[name] = sorted(seq for seq in wanted if seq in facts and not facts[seq].erased)
+        for other in self.of(user):
+            if other.origin is not None and other.origin[0] == name:
+                copied = {other.origin[1][seq] for seq in seqs if seq in other.origin[1]}
+                if copied:
+                    self._reach(user, other.name, copied, reached)
+
+    def delete(self, user: str, name: str) -> None:
+        conversation = self.get(user, name)
+        conversation._no_run()
+        del self.conversations[user, name]
+        self.gone.add((user, name))
+        for other in self.of(user):
+            if other.origin is not None and other.origin[0] == name:
+                other.origin = None
+        self.cursors = {key: seq for key, seq in self.cursors.items() if key[1:] != (user, name)}
+
+    # -- readers ---------------------------------------------------------------------------------------------
+
+    def meet(self, reader: str, follows: str, start: str) -> None:
+        if reader in self.readers:
+            return
+        self.readers[reader] = (follows, start)
+        for (user, name), conversation in self.conversations.items():
+            self.cursors[reader, user, name] = conversation.head if start == "now" else 0
+
+    def _place_cursors(self, made: Conversation, *, imported: bool) -> None:
+        for reader, (_, start) in self.readers.items():
+            at = made.head if imported and start == "now" else 0
+            self.cursors[reader, made.user, made.name] = at
+
+    def behind(self, reader: str, user: str) -> set[tuple[str, int, int]]:
+        follows, _ = self.readers[reader]
+        found = set()
+        for each in self.of(user):
+            at, to = self.cursors[reader, user, each.name], each.summary()[follows]
+            if to > at:
+                found.add((each.name, at, to))
+        return found
