@@ -13,7 +13,19 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["File", "Image", "Part", "Reasoning", "Text", "ToolCall", "ToolResult", "blobs_of", "leaves", "searchable", "text_of"]
+__all__ = [
+    "File",
+    "Image",
+    "Part",
+    "Reasoning",
+    "Text",
+    "ToolCall",
+    "ToolResult",
+    "blobs_of",
+    "leaves",
+    "searchable",
+    "text_of",
+]
 
 
 class _Part(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="type"):

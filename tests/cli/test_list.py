@@ -196,7 +196,7 @@ def test_times_are_as_people_say_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Today the hour, this year the day, before that the date."""
 
     def us(*when: int) -> int:
-        return int(datetime(*when, tzinfo=UTC).astimezone().timestamp()) * 1_000_000  # type: ignore[arg-type, misc]
+        return int(datetime(*when, tzinfo=UTC).astimezone().timestamp()) * 1_000_000  # type: ignore[arg-type]
 
     now = us(2026, 11, 15, 12)
     assert short_time(now, now) == f"{datetime(2026, 11, 15, 12, tzinfo=UTC).astimezone():%H:%M}"

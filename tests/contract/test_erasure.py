@@ -30,7 +30,9 @@ def everywhere(url: str, tmp_path: Path) -> list[str]:
     """Where the secret can be read: files of a SQLite store, columns of a PostgreSQL one."""
     if url.startswith("sqlite"):
         # Another process greps: in this one the store itself would refuse to let its -shm be opened.
-        done = subprocess.run(["grep", "-rlaF", SECRET, tmp_path], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["grep", "-rlaF", SECRET, tmp_path], capture_output=True, text=True, check=False
+        )
         return [Path(line).name for line in done.stdout.splitlines()]
     found = []
     with psycopg.connect(url) as connection:
@@ -40,9 +42,9 @@ def everywhere(url: str, tmp_path: Path) -> list[str]:
         ).fetchall()
         for table, column in columns:
             ((count,),) = connection.execute(
-                f"select count(*) from {table} where position(%s in encode(convert_to({column}::text, 'UTF8'), 'escape')) > 0"  # noqa: S608
+                f"select count(*) from {table} where position(%s in encode(convert_to({column}::text, 'UTF8'), 'escape')) > 0"
                 if column not in ("body", "bytes")
-                else f"select count(*) from {table} where position(%s::bytea in {column}) > 0",  # noqa: S608
+                else f"select count(*) from {table} where position(%s::bytea in {column}) > 0",
                 (SECRET,),
             ).fetchall()
             if count:
@@ -55,7 +57,9 @@ def tell(journal: Journal) -> tuple[str, list[int]]:
     talk = journal.ids.conversation()
     journal.append(talk, [ConversationOpened(journal.user or "", "first")])
     blob = journal.put_blob(f"file with {SECRET} in it".encode() * 1000)
-    asked = journal.append(talk, [MessageUser([Text(f"my password is {SECRET}"), File(blob, "text/plain")])])[0].seq
+    asked = journal.append(talk, [MessageUser([Text(f"my password is {SECRET}"), File(blob, "text/plain")])])[
+        0
+    ].seq
     for offset in range(0, 60, 20):
         journal.append(talk, [ReplyDelta(asked, offset, f"{SECRET} ")])
     answered = journal.append(talk, [MessageAssistant([Text(f"so it is {SECRET}")], request=asked)])[0].seq

@@ -49,7 +49,7 @@ def anew(world: World, version: int = 0) -> None:
     store = world.journal.store
     num = store.num("ada", world.talk)
 
-    def work(tx: Any) -> None:  # noqa: ANN401  (the engine's own)
+    def work(tx: Any) -> None:
         head = tx.run("prove_head", {"num": num})[0][0]
         rebuild(tx, HeadState(num, world.talk, "ada", head=head, version=version))
 

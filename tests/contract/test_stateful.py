@@ -11,7 +11,14 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import tenax
 from tenax.errors import TenaxError
@@ -30,7 +37,6 @@ from tenax.events import (
     MessagePartial,
     MessageSystem,
     MessageTool,
-    MessageUser,
     RunFinished,
     RunLate,
     RunSealed,
@@ -45,19 +51,24 @@ from tenax.testing import SimClock, memory
 from tenax.testing.contract.base import delta, say, words
 from tests.support.model import Conversation, Model
 
-USERS = st.sampled_from(["ada", "bob"])
-NAMES = st.sampled_from(["c-1", "c-2", "c-3"])
+USERS = st.sampled_from(["ada", "ada", "ada", "bob"])
+NAMES = st.sampled_from(["c-1", "c-1", "c-1", "c-2", "c-3"])
+"""Most of it happens in one place, so that much happens there."""
 SEQS = st.integers(0, 30)
 BACK = st.integers(0, 6)
 """Counted from the end, because that is where things happen."""
 WORDS = st.sampled_from(["yes", "no", "perhaps"])
-READERS = [Reader("index", "facts", "beginning"), Reader("sender", "facts", "now"), Reader("memory", "turns", "now")]
+READERS = [
+    Reader("index", "facts", "beginning"),
+    Reader("sender", "facts", "now"),
+    Reader("memory", "turns", "now"),
+]
 
 
 class Beside(RuleBasedStateMachine):
     """The journal and its model."""
 
-    make: ClassVar[Callable[[Path, SimClock], Journal]]
+    make: ClassVar[Callable[..., Journal]]
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,15 +100,17 @@ class Beside(RuleBasedStateMachine):
         except TenaxError as error:
             with pytest.raises(type(error)) as caught:
                 real()
-            assert type(caught.value) is type(error)
-            assert getattr(caught.value, "by", None) == getattr(error, "by", None)
+            told = caught.value
+            assert (type(told), getattr(told, "by", None)) == (type(error), getattr(error, "by", None))  # noqa: PT017
             return None
         result = real()
         if expected is not None:
             assert result == expected
         return result
 
-    def append(self, user: str, name: str, event: Event, kind: str, run: str | None = None, **fields: Any) -> None:
+    def append(
+        self, user: str, name: str, event: Event, kind: str, run: str | None = None, **fields: Any
+    ) -> None:
         """One event, on both sides."""
         append_id = self.journal.ids.append()
 
@@ -125,6 +138,11 @@ class Beside(RuleBasedStateMachine):
 
     # -- what people and runs do -----------------------------------------------------------------------------
 
+    @initialize()
+    def begin(self) -> None:
+        for user, name in (("ada", "c-1"), ("ada", "c-2"), ("bob", "c-1")):
+            self.open(user, name, again=False)
+
     @rule(user=USERS, name=NAMES, again=st.booleans())
     def open(self, user: str, name: str, again: bool) -> None:
         stretch = "s-same" if again else self.fresh("s")
@@ -137,7 +155,9 @@ class Beside(RuleBasedStateMachine):
     def say(self, user: str, name: str, text: str, ask: bool) -> None:
         self.append(user, name, say(text, ask=ask), "user", text=text, ask=ask)
 
-    @rule(user=USERS, name=NAMES, text=WORDS, back=st.none() | BACK, run=st.sampled_from([None, "r-1", "r-2"]))
+    @rule(
+        user=USERS, name=NAMES, text=WORDS, back=st.none() | BACK, run=st.sampled_from([None, "r-1", "r-2"])
+    )
     def answer(self, user: str, name: str, text: str, back: int | None, run: str | None) -> None:
         request = 0 if back is None else max(0, self.head(user, name) - back)
         event = MessageAssistant([Text(text)], request=request)
@@ -170,14 +190,21 @@ class Beside(RuleBasedStateMachine):
 
     @rule(user=USERS, name=NAMES, title=st.none() | WORDS, derived=st.booleans())
     def title(self, user: str, name: str, title: str | None, derived: bool) -> None:
-        self.append(user, name, ConversationTitled(title, derived=derived), "titled", title=title, derived=derived)
+        self.append(
+            user, name, ConversationTitled(title, derived=derived), "titled", title=title, derived=derived
+        )
 
     @rule(user=USERS, name=NAMES, on=st.booleans(), pin=st.booleans())
     def flag(self, user: str, name: str, on: bool, pin: bool) -> None:
         event = ConversationPinned(on) if pin else ConversationArchived(on)
         self.append(user, name, event, "pinned" if pin else "archived", on=on)
 
-    @rule(user=USERS, name=NAMES, run=st.sampled_from(["r-1", "r-2"]), inputs=st.lists(st.integers(0, 9), max_size=3))
+    @rule(
+        user=USERS,
+        name=NAMES,
+        run=st.sampled_from(["r-1", "r-2"]),
+        inputs=st.lists(st.integers(0, 9), max_size=3),
+    )
     def start(self, user: str, name: str, run: str, inputs: list[int]) -> None:
         self.append(user, name, RunStarted(inputs), "started", run, inputs=inputs)
 
@@ -328,15 +355,16 @@ class Beside(RuleBasedStateMachine):
         journal.advance(reader, conversation.name, to, was=at, lease=lease)
         self.model.cursors[reader.name, user, conversation.name] = to
 
-    @rule(user=USERS, name=st.sampled_from(["run:1", "run:2"]), seconds=st.sampled_from([1, 50]), force=st.booleans())
+    @rule(
+        user=USERS,
+        name=st.sampled_from(["run:1", "run:2"]),
+        seconds=st.sampled_from([1, 50]),
+        force=st.booleans(),
+    )
     def claim(self, user: str, name: str, seconds: float, force: bool) -> None:
         now = self.clock.monotonic()
         held = self.leases.get((user, name))
-        free = (
-            held is None
-            or force
-            or (now > held[1] and now - self.since >= held[0].seconds)
-        )
+        free = held is None or force or (now > held[1] and now - self.since >= held[0].seconds)
         lease = self.users[user].claim(name, "me", seconds, take_over=force)
         assert (lease is not None) == free
         if lease is not None:
@@ -429,10 +457,12 @@ class SqliteBeside(Beside):
     make = staticmethod(lambda folder, clock: tenax.open(f"sqlite:///{folder}/tenax.db", clock=clock))
 
 
-@pytest.mark.parametrize(("machine", "examples"), [(MemoryBeside, 60), (SqliteBeside, 15)], ids=["memory", "sqlite"])
+@pytest.mark.parametrize(
+    ("machine", "examples"), [(MemoryBeside, 60), (SqliteBeside, 15)], ids=["memory", "sqlite"]
+)
 def test_an_engine_and_its_model_agree_after_every_step(machine: type[Beside], examples: int) -> None:
     """Transcript, counts, heads, list, stretches and cursors, for two users, and a store that proves itself."""
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=examples,

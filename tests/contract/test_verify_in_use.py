@@ -38,7 +38,7 @@ def meanwhile(
     query, talk = store.query, store.num("ada", "c_talk")
     done: list[str] = []
 
-    def watched(each: str, /, **params: Any) -> list[Row]:  # noqa: ANN401  (whatever the statement takes)
+    def watched(each: str, /, **params: Any) -> list[Row]:
         if each == name and not done and talk in {params.get("num"), params.get("high", 0) >> SEQ_BITS}:
             done.append(name)
             act()
@@ -116,7 +116,7 @@ def test_damage_is_found_while_others_write(monkeypatch: pytest.MonkeyPatch) -> 
             inside.run("update conversations set title = 'Another' where num = :num", num=inside.num())
         query = journal.store.query
 
-        def busy(each: str, /, **params: Any) -> list[Row]:  # noqa: ANN401  (whatever the statement takes)
+        def busy(each: str, /, **params: Any) -> list[Row]:
             if each == "prove_runs":
                 monkeypatch.setattr(journal.store, "query", query)
                 world.say("new", words("new", ask=True))

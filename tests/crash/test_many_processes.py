@@ -7,6 +7,7 @@ import statistics
 import threading
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def hammer(teller: Teller, path: str, me: int) -> None:
 
 
 def test_eight_processes_with_threads_share_one_file_fairly(
-    tmp_path: Path, record_property: pytest.RecordProperty
+    tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """For some seconds: no error reaches a caller, none waits long, every process gets its share, verify passes."""
     path = tmp_path / "tenax.db"
@@ -82,7 +83,10 @@ def test_eight_processes_with_threads_share_one_file_fairly(
         done = [child.lines[-1] for child in children]
         assert [line[4:] for line in done] == [[]] * PROCESSES, "an error reached a caller"
         appends = [int(line[1]) for line in done]
-        longest, median = max(float(line[2]) for line in done), statistics.median(float(line[3]) for line in done)
+        longest, median = (
+            max(float(line[2]) for line in done),
+            statistics.median(float(line[3]) for line in done),
+        )
         ratio = max(appends) / min(appends)
         stated = (
             f"{sum(appends) / SECONDS:,.0f} appends a second, median wait {median * 1000:.1f} ms, "
@@ -235,6 +239,8 @@ def test_processes_that_take_turns_by_lease_never_run_two_at_once(store_url: str
         assert finish_all(children) == [0] * 4
         ran = Counter(line[1] for child in children for line in child.lines if line[0] == "ran")
         for each in journal.behind(TURNS):
-            finished = [one.seq for one in journal.read(each.conversation, limit=1000) if one.kind == "run.finished"]
+            finished = [
+                one.seq for one in journal.read(each.conversation, limit=1000) if one.kind == "run.finished"
+            ]
             assert (len(finished), each.to) == (ran[each.conversation], finished[-1])
         assert verify(journal).problems == []

@@ -105,7 +105,9 @@ def test_nobody_is_lied_to_when_the_nth_step_fails(
     expected: dict[int, str] = {}
     fired = 0
     for nth in range(1, N_MAX):
-        told = operation(journal, name, f"{nth}", lambda nth=nth: disk.fail(what, fault, nth=nth, times=times))
+        told = operation(
+            journal, name, f"{nth}", lambda nth=nth: disk.fail(what, fault, nth=nth, times=times)
+        )
         killed = raw.stored(disk.after_kill(path, tmp_path / "killed"))[name]
         lost = raw.stored(disk.after_power_loss(path, tmp_path / "lost"))[name]
         finished = not disk.fired
@@ -115,7 +117,9 @@ def test_nobody_is_lied_to_when_the_nth_step_fails(
             if isinstance(answer, int):
                 assert answer not in expected, f"seq {answer} was given twice"
                 expected[answer] = text
-                assert (killed.get(answer), lost.get(answer)) == (text, text), "an acknowledged message is not there"
+                assert (killed.get(answer), lost.get(answer)) == (text, text), (
+                    "an acknowledged message is not there"
+                )
             elif isinstance(answer, StoreUnavailable):
                 assert text not in [*killed.values(), *lost.values()], f"denied, but stored: {answer}"
             else:

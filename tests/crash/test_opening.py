@@ -25,7 +25,7 @@ from tenax.errors import (
     StoreMisused,
     StoreUnavailable,
 )
-from tenax.journal import Journal, guard
+from tenax.journal import Journal
 from tenax.journal.check import verify
 from tenax.testing import FaultVfs, memory
 from tenax.testing.contract.base import begin, said, say
@@ -108,13 +108,15 @@ def test_a_folder_that_cannot_be_written_to_is_refused(made: bool) -> None:
 def test_a_network_file_system_is_refused(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mount nearest to the store decides."""
     point = str(tmp_path).replace(" ", "\\040")
-    mounts = f"/dev/sda1 / ext4 rw 0 0\nserver:/x {point} {kind} rw 0 0\n/dev/sdb1 {point}/local ext4 rw 0 0\n"
+    mounts = (
+        f"/dev/sda1 / ext4 rw 0 0\nserver:/x {point} {kind} rw 0 0\n/dev/sdb1 {point}/local ext4 rw 0 0\n"
+    )
     read_text = Path.read_text
 
     def read(path: Path, *args: str) -> str:
         return mounts if str(path) == "/proc/self/mounts" else read_text(path, *args)
 
-    monkeypatch.setattr(guard.Path, "read_text", read)
+    monkeypatch.setattr(Path, "read_text", read)
     assert kind in refusal(tmp_path / "tenax.db")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "local").mkdir()
@@ -166,7 +168,7 @@ def test_a_damaged_store_says_so(tmp_path: Path) -> None:
             journal.read("c-1")
         assert "doctor" in caught.value.hint
     except CannotOpen as error:
-        assert str(error).endswith(".")  # it may be seen as early as that
+        assert str(error).endswith(".")  # noqa: PT017  (it may be seen as early as that)
 
 
 def bump(path: Path) -> None:

@@ -163,7 +163,9 @@ def write(teller: Teller, url: str, me: str, step: str, nth: int) -> None:
     own = begin(journal, name=f"c-{me}")
     journal.faults.kill(f"store:{step}", nth=nth)
     threads = [
-        threading.Thread(target=chatter, args=(teller, journal, own if n % 2 else "c-shared", f"{me}.{n}"), daemon=True)
+        threading.Thread(
+            target=chatter, args=(teller, journal, own if n % 2 else "c-shared", f"{me}.{n}"), daemon=True
+        )
         for n in range(3)
     ]
     for thread in threads:

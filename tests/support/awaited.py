@@ -45,7 +45,9 @@ class Awaited:
     def of(self, user: str | None) -> Awaited:
         return Awaited(self._facade.of(user), self._loop)
 
-    def tail(self, conversation: str, after: int = 0, *, stop: threading.Event | None = None) -> Iterator[Recorded]:
+    def tail(
+        self, conversation: str, after: int = 0, *, stop: threading.Event | None = None
+    ) -> Iterator[Recorded]:
         """The async iterator, one by one. It has no `stop`: its task is cancelled."""
         found: queue.SimpleQueue[Recorded | BaseException] = queue.SimpleQueue()
 

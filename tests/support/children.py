@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tenax", "tenax.testing.contract.base", "tenax.journal.aio", "tests.support.raw"])
+_context.set_forkserver_preload(
+    ["tenax", "tenax.testing.contract.base", "tenax.journal.aio", "tests.support.raw"]
+)
 SECONDS_MAX = 60.0
 _PIPE_BUF = 4096
 

@@ -22,7 +22,20 @@ from tenax.errors import (
 )
 
 ROLES = {"user", "assistant", "system", "tool"}
-STRUCTURE = {"opened", "rewound", "cleared", "restored", "ended", "compacted", "erased", "started", "finished", "sealed"}
+STRUCTURE = {
+    "opened",
+    "pinned",
+    "archived",
+    "rewound",
+    "cleared",
+    "restored",
+    "ended",
+    "compacted",
+    "erased",
+    "started",
+    "finished",
+    "sealed",
+}
 
 
 @dataclasses.dataclass
@@ -94,7 +107,9 @@ class Conversation:
         return [each for each in self.facts() if each.role and each.seq not in dead]
 
     def rows(self) -> list[tuple[int, int, str]]:
-        return [(each.fields.get("request") or each.seq, each.seq, str(each.role)) for each in self.standing()]
+        return [
+            (each.fields.get("request") or each.seq, each.seq, str(each.role)) for each in self.standing()
+        ]
 
     def messages(self) -> list[Entry]:
         return [each for each in self.standing() if each.role in ROLES]
@@ -115,7 +130,9 @@ class Conversation:
                 found[-1].ended, found[-1].reason = each.seq, each.fields["reason"]
             elif each.kind == "compacted":
                 found[-1].ended, found[-1].reason = each.seq, "compression"
-                found.append(Stretch(each.fields["child"], each.fields["parent"], each.seq, each.fields["covers_to"]))
+                found.append(
+                    Stretch(each.fields["child"], each.fields["parent"], each.seq, each.fields["covers_to"])
+                )
         return found
 
     def stretch(self) -> str | None:
@@ -141,7 +158,11 @@ class Conversation:
 
     def summary(self) -> dict[str, Any]:
         """What the head and the list say."""
-        changing = [each.seq for each in self.facts() if each.role or each.kind in {"rewound", "cleared", "restored", "compacted", "erased"}]
+        changing = [
+            each.seq
+            for each in self.facts()
+            if each.role or each.kind in {"rewound", "cleared", "restored", "compacted", "erased"}
+        ]
         return {
             "head": self.head,
             "facts": self.facts()[-1].seq,
@@ -246,11 +267,18 @@ class Conversation:
                 ]
 
     def prune(self) -> int:
-        replaced = {
-            each.fields["request"] for each in self.facts() if each.kind in {"assistant", "part"} and each.fields.get("request")
-        }
+        answers = [
+            each for each in self.facts() if each.kind in {"assistant", "part"} and each.fields.get("request")
+        ]
         before = len(self.entries)
-        self.entries = [each for each in self.entries if not (each.partial and each.fields["request"] in replaced)]
+        self.entries = [
+            each
+            for each in self.entries
+            if not each.partial
+            or not any(
+                each.seq < one.seq and each.fields["request"] == one.fields["request"] for one in answers
+            )
+        ]
         return before - len(self.entries)
 
 
@@ -324,7 +352,9 @@ class Model:
         copies = [
             each
             for each in rows
-            if each.role in {*ROLES, "partial"} and not each.erased and (each.run is None or each.run != origin.run())
+            if each.role in {*ROLES, "partial"}
+            and not each.erased
+            and (each.run is None or each.run != origin.run())
         ]
         summaries = [each for each in rows if each.role == "summary"]
         made = self.conversations[user, fork] = Conversation(user, fork, stretch)
@@ -336,7 +366,9 @@ class Model:
         if summaries and not summaries[-1].erased:
             covered = 1 + sum(seq <= summaries[-1].fields["covers_to"] for seq in where)
             made.append("summarised", None, covers_to=covered)
-            made.append("compacted", None, parent=stretch, child=second, covers_to=covered, folded_to=made.head)
+            made.append(
+                "compacted", None, parent=stretch, child=second, covers_to=covered, folded_to=made.head
+            )
         made.origin = (name, where)
         self._place_cursors(made, imported=True)
 

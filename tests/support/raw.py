@@ -21,8 +21,12 @@ def stored(path: Path) -> dict[str, dict[int, str]]:
 
 
 def _stored(connection: apsw.Connection) -> dict[str, dict[int, str]]:
-    names = dict(connection.execute("select num, id from conversations").fetchall())
-    heads = {num: rest for num, *rest in connection.execute("select conversation, head, facts, digest from heads")}
+    names = {
+        int(str(num)): str(name) for num, name in connection.execute("select num, id from conversations")
+    }
+    heads = {
+        num: rest for num, *rest in connection.execute("select conversation, head, facts, digest from heads")
+    }
     found: dict[str, dict[int, str]] = {name: {} for name in names.values()}
     last: dict[int, bytes] = defaultdict(lambda: bytes(32))
     seqs: dict[int, set[int]] = defaultdict(set)
@@ -42,7 +46,9 @@ def _stored(connection: apsw.Connection) -> dict[str, dict[int, str]]:
         seqs[place >> 32].add(place & 0xFFFFFFFF)
     for num, (head, facts_upto, digest) in heads.items():
         assert seqs[num] == set(range(1, head + 1)), f"{names[num]} has a hole below {head}"
-        assert (facts[num], last[num]) == (facts_upto, digest), f"the head of {names[num]} is not its last fact"
+        assert (facts[num], last[num]) == (facts_upto, digest), (
+            f"the head of {names[num]} is not its last fact"
+        )
     assert set(heads) == set(names) == set(seqs)
     return found
 

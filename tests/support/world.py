@@ -203,7 +203,7 @@ def _end_of_talk(world: World) -> None:
 
 
 class _Connection(Protocol):
-    def execute(self, query: str, params: Any, /) -> Any: ...  # noqa: ANN401  (APSW's cursor or psycopg's)
+    def execute(self, query: str, params: Any, /) -> Any: ...
 
 
 class Hands:

@@ -11,7 +11,19 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "CONTRACTS.md").read_text("utf-8").split("## Not due yet")[0]
 ROWS = re.findall(r"^\| (\d\S*|[A-Z]{2}|J\d+) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
-DUE = {"0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.+1", "0.+2", "0.+3", "0.+4", *(f"J{n}" for n in range(1, 19))}
+DUE = {
+    "0.1",
+    "0.2",
+    "0.3",
+    "0.4",
+    "0.5",
+    "0.6",
+    "0.+1",
+    "0.+2",
+    "0.+3",
+    "0.+4",
+    *(f"J{n}" for n in range(1, 19)),
+}
 
 
 def test_every_row_that_is_due_is_on_the_page() -> None:
@@ -27,5 +39,9 @@ def test_the_test_that_a_row_names_is_there(row: str, promise: str, tests: str) 
         path, *names = each.split("::")
         found = ast.parse((ROOT / path).read_text("utf-8")).body
         for name in names:
-            (node,) = [n for n in found if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and n.name == name]
+            (node,) = [
+                n
+                for n in found
+                if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and n.name == name
+            ]
             found = node.body

@@ -7,8 +7,8 @@ from pathlib import Path
 from tenax.clock import Clock, Ids, SystemClock
 from tenax.errors import CannotOpen
 from tenax.journal.ephemeral import EphemeralStore
-from tenax.journal.journal import Journal
 from tenax.journal.indexer import Indexer
+from tenax.journal.journal import Journal
 from tenax.journal.search import Search, WordSearch
 from tenax.journal.search_index import SearchIndex
 from tenax.journal.search_sqlite import SqliteSearch
@@ -21,7 +21,9 @@ LOCAL_USER = "local"
 """The user of a store that one person has to themselves."""
 
 
-def open(url: str, *, user: str | None = LOCAL_USER, clock: Clock | None = None, patience: float = 30.0) -> Journal:  # noqa: A001
+def open(  # noqa: A001
+    url: str, *, user: str | None = LOCAL_USER, clock: Clock | None = None, patience: float = 30.0
+) -> Journal:
     """Open a store: `sqlite:///path`, `postgresql://...` or `memory:`. It is made if it is not there."""
     clock = clock or SystemClock()
     ids = Ids(clock)
@@ -33,7 +35,9 @@ def open(url: str, *, user: str | None = LOCAL_USER, clock: Clock | None = None,
     if url == "memory:":
         memory = EphemeralStore(clock, ids)
         return Journal(memory, user, _search(memory, SqliteSearch(memory, None)))
-    raise CannotOpen(f"A store is named by sqlite:///PATH or postgresql://..., not by {url.split('@')[-1]!r}.")
+    raise CannotOpen(
+        f"A store is named by sqlite:///PATH or postgresql://..., not by {url.rsplit('@', maxsplit=1)[-1]!r}."
+    )
 
 
 def exists(url: str) -> bool:
@@ -68,7 +72,8 @@ def _postgres(url: str, user: str | None, clock: Clock, ids: Ids, patience: floa
         from tenax.journal.search_postgres import PostgresSearch  # noqa: PLC0415  (the same)
     except ImportError as error:
         raise CannotOpen(
-            "A PostgreSQL store needs psycopg, which is not installed here.", hint="pip install 'tenax[postgres]'"
+            "A PostgreSQL store needs psycopg, which is not installed here.",
+            hint="pip install 'tenax[postgres]'",
         ) from error
     store = PostgresStore(url, clock, ids, patience=patience)
     return Journal(store, user, _search(store, PostgresSearch(store)))

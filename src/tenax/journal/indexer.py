@@ -66,6 +66,7 @@ class Indexer:
         self._own = Journal(store, None, NoSearch())
         self._own.user = ""  # whose lease it is: the process's, and no user can be called that
         self._known = False
+        self._me: str | None = None
         self._lease: Lease | None = None
         self._renew_at = 0.0
         self._rounds = threading.Lock()
@@ -91,8 +92,11 @@ class Indexer:
         """Index in this thread until nothing is left. False if that takes longer."""
         deadline = self._store.clock.monotonic() + seconds
         while not self._stop.is_set():
-            with self._rounds:
-                outcome = self._round()
+            try:
+                with self._rounds:
+                    outcome = self._round()
+            except Unusable:  # a damaged index is made anew by the next round
+                outcome = Round.BUSY
             if outcome is Round.DONE:
                 return True
             if self._store.clock.monotonic() > deadline:
@@ -156,7 +160,6 @@ class Indexer:
             return True
 
     def _failed(self, error: Exception, failures: int) -> int:
-        self._lease = None
         if self._stop.is_set():
             return failures
         if failures == 0:
@@ -184,8 +187,12 @@ class Indexer:
         try:
             if self._lease is not None:
                 self._lease = self._own.renew(self._lease)
-            elif self._own.holder(name) is None:  # a read; most who find it taken never write
-                self._lease = self._own.claim(name, self._own.instance, LEASE_SECONDS)
+            elif (holder := self._own.holder(name)) in {
+                None,
+                self._me,
+            }:  # a read; who finds it taken writes nothing
+                self._me = self._own.instance
+                self._lease = self._own.claim(name, self._me, LEASE_SECONDS, take_over=holder is not None)
         except LeaseLost:
             self._lease = None
         self._renew_at = now + LEASE_SECONDS / 3
@@ -207,7 +214,9 @@ class Indexer:
         if not self._claim():
             return Round.BUSY
         if not self._known:
-            self._all.behind(READER, 1)  # from here on the journal keeps its cursors, which an index relies on
+            self._all.behind(
+                READER, 1
+            )  # from here on the journal keeps its cursors, which an index relies on
             self._known = True
         try:
             self._index.prepare(self._holds)
@@ -261,7 +270,8 @@ class Indexer:
 
     def _facts(self, num: int, start: Position) -> list[Row]:
         low, high = bounds(num)
-        return self._store.query("facts_from", low=low + start.seq, high=high, limit=FACTS_PER_READ)
+        where = {"low": low + start.seq, "high": high, "limit": FACTS_PER_READ, "bytes": BYTES_PER_BATCH}
+        return self._store.query("facts_from", **where)
 
 
 def _seqs(body: bytes) -> list[int]:

@@ -66,6 +66,7 @@ BLOB_BYTES_MAX = 64 * 1024 * 1024
 _CHUNK = 1024 * 1024
 _LEASE_SECONDS_MAX = 7 * 86400
 _PAGE_MAX = 10_000
+_SCRUB_SECONDS = 2.0
 _TAIL_PAGE = 500
 _SUMMARY_ROLE = 6
 _LATE_ROLE = 7
@@ -574,8 +575,8 @@ class Journal:
             if found:
                 self.append(each, [ContentErased(found, by, why)])
         forgotten = [self._search.forget(self._num(each), found) for each, found in reached.items()]
-        scrubbed = self._store.scrub()
-        return Erased({each: found for each, found in reached.items() if found}, scrubbed and all(forgotten))
+        scrubbed = all((*forgotten, self._search.scrub(_SCRUB_SECONDS), self._store.scrub()))
+        return Erased({each: found for each, found in reached.items() if found}, scrubbed)
 
     def _reach(self, conversation: str, seqs: set[int], reached: dict[str, list[int]]) -> None:
         """These events, what was derived from them here, and their copies in forks."""
@@ -634,6 +635,9 @@ class Journal:
         self._store.forget(key)
         self._store.hub.notify([num])
         self._search.forget(num, None)
+        self._search.scrub(
+            _SCRUB_SECONDS / 10
+        )  # the text is gone as it is; what traces are left go in the background
         self._store.scrub()
 
     def prune(self, conversation: str) -> int:

@@ -47,9 +47,10 @@ CLOSE_SECONDS: Final = 3.0
 LONG_SECONDS: Final = 600
 """A migration or a vacuum may take this long."""
 SLEPT_SECONDS: Final = 5.0
-WRITING: Final = {
-    "plan_cache_mode": "force_generic_plan"
-}  # what an append asks is looked up by key, whatever the key
+# What an append asks is looked up by key, whatever the key: there is nothing to plan anew each time.
+WRITING: Final = {"plan_cache_mode": "force_generic_plan"}
+ROWS_AT_ONCE_MAX: Final = 1000
+BYTES_AT_ONCE_MAX: Final = 16 * 1024 * 1024
 _TOKEN = re.compile(
     r"""(?P<comment> --[^\n]* | /\*.*?\*/ )
       | (?P<kept> '(?:[^']|'')*' | "(?:[^"]|"")*" | :: )
@@ -147,11 +148,13 @@ class PostgresTx:
         return self._send(statement.text, values).fetchall()
 
     def many(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        if len(rows) > 1 and f"{name}_many" in self._sql:
-            self._hold(f"{name}_many", tuple([list(column) for column in zip(*rows, strict=True)]))
-        else:
+        together = f"{name}_many"
+        if len(rows) == 1 or together not in self._sql:
             for row in rows:
                 self._hold(name, row)
+            return
+        for some in _chunks(rows):
+            self._hold(together, tuple([list(column) for column in zip(*some, strict=True)]))
 
     def ask(self, name: str, params: Mapping[str, Any]) -> None:
         """Send a question ahead: `run` with the same words then has its answer without a round trip of its own."""
@@ -191,6 +194,20 @@ class PostgresTx:
         return cursor.execute(text, values)
 
 
+def _chunks(rows: Sequence[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    """As many rows at a time as the server takes easily."""
+    some: list[tuple[Any, ...]] = []
+    size = 0
+    for row in rows:
+        some.append(row)
+        size += sum([len(value) for value in row if isinstance(value, bytes)])
+        if len(some) >= ROWS_AT_ONCE_MAX or size >= BYTES_AT_ONCE_MAX:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
 @functools.cache
 def _as_one(names: tuple[str, ...]) -> bytes:
     *first, last = [_CHANGING[name].text for name in names]
@@ -216,7 +233,6 @@ class PostgresStore(Store):
         self._kept: dict[bytes, psycopg.Cursor[Row]] = {}
         self._since = 0.0
         self._drift = 0.0
-        self._system = ""
         self._place = ""
         self._up = ""
         self._closed = threading.Event()
@@ -254,12 +270,8 @@ class PostgresStore(Store):
             connection.answer_seconds = LONG_SECONDS
             schema = self._migrate(connection)
             connection.answer_seconds = Connection.answer_seconds
-            with contextlib.suppress(
-                psycopg.Error
-            ):  # not everybody may ask; the database's number is there as well
-                self._system = str(_ask(connection, "system")[0][0])
             self._greet(connection)
-            self._since = float(_ask(connection, "now")[0][0])
+            self._connected(connection)
         except psycopg.Error as error:
             connection.close()
             raise self._link.cannot_open(error) from error
@@ -334,7 +346,7 @@ class PostgresStore(Store):
         """
         with self._life_lock:
             ((incarnation, life, pulse, up),) = _ask(connection, "life")
-            if pulse is None or life != f"{self._system}.{up}":
+            if pulse is None or life != up:
                 with connection.transaction():
                     connection.execute(b"set transaction read write")
                     _ask(connection, "lock_store")
@@ -342,14 +354,18 @@ class PostgresStore(Store):
                     if pulse is None:
                         _ask(connection, "put_pulse", {"name": self.ids.append().hex()})
                         ((_, _, _, up),) = _ask(connection, "life")
-                    if life != f"{self._system}.{up}":
+                    if life != up:
                         incarnation = self.ids.append().hex()
-                        where = {"incarnation": incarnation, "life": f"{self._system}.{up}"}
+                        where = {"incarnation": incarnation, "life": up}
                         _ask(connection, "set_incarnation", where)
             if incarnation != self.incarnation:
                 self._nums.clear()
                 self._stretches.clear()
-            self._up, self._place, self.incarnation = up, f"{self._system}.{up.split('.')[0]}", incarnation
+            self._up, self._place, self.incarnation = up, up.split(".")[0], incarnation
+
+    def _connected(self, connection: Connection) -> None:
+        self._since = float(_ask(connection, "now")[0][0])
+        self._drift = self._since - self.clock.monotonic()
 
     # -- transactions ----------------------------------------------------------------------------------------
 
@@ -410,6 +426,13 @@ class PostgresStore(Store):
                 self._drop_aside()  # nobody knows what the connection waits for
                 raise
 
+    def interrupt_aside(self) -> None:
+        """Ask the server to give up what `aside` does now. From any thread."""
+        connection = self._aside
+        if connection is not None and self._aside_lock.locked():
+            with contextlib.suppress(psycopg.Error):
+                connection.cancel_safe(timeout=1.0)
+
     def _drop_aside(self) -> None:
         connection, self._aside = self._aside, None
         if connection is not None:
@@ -421,7 +444,7 @@ class PostgresStore(Store):
             try:
                 self._kept.clear()
                 self._writer = self._connect(**WRITING)
-                self._since = float(_ask(self._writer, "now")[0][0])
+                self._connected(self._writer)
             except psycopg.Error as error:
                 self._drop()
                 raise Trouble(StoreUnavailable(str(self._link.cannot_open(error)))) from error
@@ -480,8 +503,7 @@ class PostgresStore(Store):
                 self._writing()
             except Trouble:
                 return
-        with contextlib.suppress(psycopg.Error):
-            self._pool.check()
+        self._pool.drain()
 
     def lock_all(self, tx: Tx) -> None:
         """Wait for every append that is under way, and keep new ones out, until the transaction ends."""
@@ -619,8 +641,9 @@ class PostgresStore(Store):
         self._notifier.close(CLOSE_SECONDS)
         self._listener.close(CLOSE_SECONDS)
         self._pool.close(CLOSE_SECONDS)
-        with self._aside_lock:
+        if self._aside_lock.acquire(timeout=CLOSE_SECONDS):
             self._drop_aside()
+            self._aside_lock.release()
         with self._write_lock:
             self._drop()
 

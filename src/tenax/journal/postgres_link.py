@@ -37,6 +37,8 @@ __all__ = ["Connection", "Link", "said"]
 CONNECT_SECONDS: Final = 5
 ANSWER_SECONDS: Final = 45.0
 """Longer than any statement may take on the server, so this bound is met by a server that hangs, and only by it."""
+STATEMENTS_MAX: Final = 500
+"""More than there are: each is prepared once on a connection."""
 SETTINGS: Final[Mapping[str, str]] = {
     "default_transaction_isolation": "read committed",
     "idle_in_transaction_session_timeout": "10s",
@@ -71,6 +73,10 @@ class Connection(psycopg.Connection[Row]):
     """A connection whose every wait ends."""
 
     answer_seconds: float = ANSWER_SECONDS
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  (psycopg's, handed on)
+        super().__init__(*args, **kwargs)
+        self.prepared_max = STATEMENTS_MAX
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:  # noqa: ANN401  (psycopg's, handed on)
         return super().wait(self._bounded(gen), *args, **kwargs)
@@ -187,6 +193,7 @@ _REASONS = (
     ('database ".*" does not exist', "{where} has no such database.", "make it with createdb, or correct the name"),
     ('role ".*" does not exist', "{where} has no such user.", "make it with createuser, or correct the name"),
     ("starting up|shutting down|recovery mode|not yet accepting", "{where} is starting or stopping.", "try again in a moment"),
+    ("during recovery", "{where} is a standby, which cannot be written to.", "name the server that it copies"),
     ("permission denied", "{where} may not make the tables of the store.",
      "give that user a database or a schema of its own"),
     ("already exists|does not exist", "{where} holds the tables of another program.",

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from tenax.errors import InvalidInput
@@ -71,7 +72,9 @@ def fold(text: str) -> str:
 def keys_of(folded: str) -> list[str]:
     """What an index holds of a folded text beside its trigrams: short words, and one and two spaceless characters."""
     if folded.isascii():
-        return list(dict.fromkeys(_SHORT_ASCII.findall(folded.replace("_", " "))))  # most texts, and thrice as fast
+        return list(
+            dict.fromkeys(_SHORT_ASCII.findall(folded.replace("_", " ")))
+        )  # most texts, and thrice as fast
     found: dict[str, None] = {}
     for word in _WORDS.findall(folded):
         if _IS_SPACELESS.match(word):
@@ -99,7 +102,9 @@ class Query(NamedTuple):
     """Keys that the pieces hold, for an index that has no trigrams of them."""
 
     def matches(self, folded: str) -> bool:
-        return all(piece in folded for piece in self.pieces) and all(test.search(folded) for test in self.tests)
+        return all(piece in folded for piece in self.pieces) and all(
+            test.search(folded) for test in self.tests
+        )
 
     def first(self, folded: str) -> int:
         """Where the first of its words stands in a text that it finds."""
@@ -114,11 +119,17 @@ def parse(words: object) -> Query:
         raise InvalidInput(f"A search takes at most {CHARS_MAX:,} characters, not {len(words):,}.")
     if _NO_TEXT.search(words):
         raise InvalidInput("The words hold a NUL or half of a surrogate pair, which is no text.")
-    terms = [term for phrase, word in _PIECES.findall(words) if (term := _phrase(phrase) if not word else _word(word))]
+    terms = [
+        term
+        for phrase, word in _PIECES.findall(words)
+        if (term := _phrase(phrase) if not word else _word(word))
+    ]
     if not terms:
         raise InvalidInput("There is nothing to search for in this.", hint="give a word, or a part of one")
     if len(terms) > TERMS_MAX:
-        raise InvalidInput(f"A search takes at most {TERMS_MAX} words, not {len(terms)}.", hint="leave some out")
+        raise InvalidInput(
+            f"A search takes at most {TERMS_MAX} words, not {len(terms)}.", hint="leave some out"
+        )
     return Query(
         tuple(dict.fromkeys(piece for term in terms for piece in term.pieces)),
         tuple(dict.fromkeys(key for term in terms for key in term.keys)),
@@ -136,11 +147,14 @@ def _word(word: str) -> Query | None:
     starts_with_letter = _IS_LETTER.match(folded) is not None
     if begins and starts_with_letter and len(folded) < GRAM:
         raise InvalidInput(
-            f"{word} is too short: the beginning of a word has at least {GRAM} characters.", hint="type more of the word"
+            f"{word} is too short: the beginning of a word has at least {GRAM} characters.",
+            hint="type more of the word",
         )
     exact = re.escape(folded)
     if len(folded) >= GRAM:
-        return Query((folded,), (), (re.compile((_BEFORE if begins else "") + exact),), _spaceless_keys(folded))
+        return Query(
+            (folded,), (), (re.compile((_BEFORE if begins else "") + exact),), _spaceless_keys(folded)
+        )
     keys = _spaceless_keys(folded) or tuple(keys_of(folded))
     if not keys:
         return None
@@ -155,7 +169,7 @@ def _phrase(phrase: str) -> Query | None:
     if not tokens:
         return None
     test = re.escape(tokens[0])
-    for left, right in zip(tokens, tokens[1:], strict=False):
+    for left, right in pairwise(tokens):
         gap = "+" if _IS_LETTER.match(left) and _IS_LETTER.match(right) else "*"
         test += f"{_BETWEEN}{gap}{re.escape(right)}"
     long = [each for each in tokens if len(each) >= GRAM]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 
 from tenax.errors import InvalidInput
+from tenax.events import ConversationTitled
 from tenax.journal.base import Hit, Hits
 from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
 from tenax.journal.query import Query, fold, parse, snippet
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
 
 __all__ = ["NoSearch", "Search", "WordSearch"]
 
-FRESH_MESSAGES_MAX = 2000
+FRESH_FACTS_MAX = 4000
+"""So many events that are not indexed yet are read for one search; beside two messages a turn has two others."""
 FRESH_CONVERSATIONS_MAX = 500
 FRESH_BYTES_MAX = 16 * 1024 * 1024
-_FRESH_PAGE = 200
+_FRESH_PAGE = 200, 1024 * 1024
+_SHOWN_AT_ONCE = 100
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -51,7 +54,11 @@ class Search(abc.ABC):
 
     @abc.abstractmethod
     def forget(self, num: int, seqs: Sequence[int] | None) -> bool:
-        """Take these messages out, or the whole conversation. False while a trace may still stand in a file."""
+        """Take these messages out, or the whole conversation. False if their text may still stand in a file."""
+
+    @abc.abstractmethod
+    def scrub(self, seconds: float) -> bool:
+        """Remove the traces of what was forgotten. False if that takes longer; it is then finished later."""
 
     @abc.abstractmethod
     def catch_up(self, seconds: float) -> bool:
@@ -69,6 +76,9 @@ class NoSearch(Search):
         return Hits([], None, complete=False)
 
     def forget(self, num: int, seqs: Sequence[int] | None) -> bool:  # noqa: ARG002
+        return True
+
+    def scrub(self, seconds: float) -> bool:  # noqa: ARG002
         return True
 
     def catch_up(self, seconds: float) -> bool:  # noqa: ARG002
@@ -118,6 +128,16 @@ class WordSearch(Search):
         self._indexer.wake()
         return done
 
+    def scrub(self, seconds: float) -> bool:
+        deadline = self._store.clock.monotonic() + seconds
+        try:
+            while self._index.tidy():
+                if self._store.clock.monotonic() > deadline:
+                    return False
+        except Unusable:
+            return False
+        return True
+
     def catch_up(self, seconds: float) -> bool:
         return self._indexer.catch_up(seconds)
 
@@ -143,22 +163,24 @@ class WordSearch(Search):
             behind = self._store.query("unindexed", **where, reader=READER.name)
         else:
             behind = self._store.query("newest_conversations", **where)
-        keys: list[Key] = []
-        messages, size = FRESH_MESSAGES_MAX, FRESH_BYTES_MAX
+        found: list[Key] = []
+        left, room = FRESH_FACTS_MAX, FRESH_BYTES_MAX
         for each, after in behind[:FRESH_CONVERSATIONS_MAX]:
             low, high = bounds(each)
-            while rows := self._store.query("facts_back", low=low + after, high=high, limit=_FRESH_PAGE):
+            while rows := self._back(low + after, high):
                 for place, kind, at, body in rows:
-                    if body is not None and kind in ROLE_OF:
-                        messages, size = messages - 1, size - len(body)
-                        if query.matches(fold(words_in(kind, body))):
-                            keys.append((at, place))
-                if messages < 0 or size < 0:
-                    return _Fresh(keys, len(behind), whole=False)
-                if len(rows) < _FRESH_PAGE:
-                    break
+                    left, room = left - 1, room - len(body or b"")
+                    if body is not None and kind in ROLE_OF and query.matches(fold(words_in(kind, body))):
+                        found.append((at, place))
+                if left < 0 or room < 0:
+                    return _Fresh(found, len(behind), whole=False)
                 high = rows[-1][0] - 1
-        return _Fresh(keys, len(behind), whole=len(behind) <= FRESH_CONVERSATIONS_MAX)
+        return _Fresh(found, len(behind), whole=len(behind) <= FRESH_CONVERSATIONS_MAX)
+
+    def _back(self, low: int, high: int) -> list[Row]:
+        """The last facts of a conversation up to `high`."""
+        limit, size = _FRESH_PAGE
+        return self._store.query("facts_back", low=low, high=high, limit=limit, bytes=size)
 
     # -- a page ----------------------------------------------------------------------------------------------
 
@@ -191,7 +213,9 @@ class WordSearch(Search):
             next_page = shown[-1][0]
         return Hits([hit for _, hit in shown], next_page, unindexed=fresh.conversations, complete=fresh.whole)
 
-    def _propose_if_usable(self, user: str, query: Query, *, num: int | None, before: Key | None, limit: int) -> Proposed:
+    def _propose_if_usable(
+        self, user: str, query: Query, *, num: int | None, before: Key | None, limit: int
+    ) -> Proposed:
         try:
             return self._index.propose(user, query, num=num, before=before, limit=limit)
         except Unusable:
@@ -199,19 +223,24 @@ class WordSearch(Search):
 
     def _show(self, user: str, query: Query, keys: Sequence[Key]) -> dict[Key, Hit]:
         """Those of these messages that the journal has, and that say it."""
-        rows: dict[int, Row] = {row[0]: row for row in self._index.found(user, [place for _, place in keys])}
         hits: dict[Key, Hit] = {}
-        for key in keys:
-            if key[1] not in rows:
-                continue
-            place, conversation, kind, at, body, dead = rows[key[1]]
-            text = words_in(kind, body)
-            folded = fold(text)
-            if at == key[0] and kind in ROLE_OF and query.matches(folded):
-                standing = not dead and (kind != "conversation.titled" or self._is_title(place))
-                words = snippet(text, folded, query)
-                hits[key] = Hit(conversation, place & ALL_SEQS, at, ROLE_OF[kind], words, standing)
+        for start in range(0, len(keys), _SHOWN_AT_ONCE):
+            some = keys[start : start + _SHOWN_AT_ONCE]
+            rows = {row[0]: row for row in self._index.found(user, [place for _, place in some])}
+            for key in some:
+                hit = self._hit(query, key, rows[key[1]]) if key[1] in rows else None
+                if hit is not None:
+                    hits[key] = hit
         return hits
+
+    def _hit(self, query: Query, key: Key, row: Row) -> Hit | None:
+        place, conversation, kind, at, body, dead = row
+        text = words_in(kind, body)
+        folded = fold(text)
+        if at != key[0] or kind not in ROLE_OF or not query.matches(folded):
+            return None
+        standing = not dead and (kind != ConversationTitled.kind or self._is_title(place))
+        return Hit(conversation, place & ALL_SEQS, at, ROLE_OF[kind], snippet(text, folded, query), standing)
 
     def _is_title(self, place: int) -> bool:
         low, high = bounds(place >> SEQ_BITS)

@@ -30,7 +30,18 @@ if TYPE_CHECKING:
     from tenax.journal.query import Query
     from tenax.journal.store import Row, Tx
 
-__all__ = ["READER", "ROLE_OF", "Doc", "Key", "Move", "Position", "Proposed", "SearchIndex", "Unusable", "words_in"]
+__all__ = [
+    "READER",
+    "ROLE_OF",
+    "Doc",
+    "Key",
+    "Move",
+    "Position",
+    "Proposed",
+    "SearchIndex",
+    "Unusable",
+    "words_in",
+]
 
 READER = Reader("search", follows="facts", start="beginning")
 ROLE_OF = {
@@ -73,8 +84,11 @@ def words_in(kind: str, body: bytes) -> str:
             return ""
 
 
-class Unusable(Exception):  # noqa: N818  (never leaves this package: a search then reads the journal instead)
-    """The index cannot be asked now: it is not there, not of this version, damaged or busy."""
+class Unusable(Exception):
+    """The index cannot be asked now: it is not there, not of this version, damaged or busy.
+
+    It never leaves this package: a search then reads the journal instead.
+    """
 
 
 class Position(NamedTuple):
@@ -130,7 +144,9 @@ class SearchIndex(abc.ABC):
         """Names this life of the index, if the journal's cursors tell what it lacks; else None. Raises Unusable."""
 
     @abc.abstractmethod
-    def propose(self, user: str, query: Query, *, num: int | None, before: Key | None, limit: int) -> Proposed:
+    def propose(
+        self, user: str, query: Query, *, num: int | None, before: Key | None, limit: int
+    ) -> Proposed:
         """The newest messages of this user that may be meant, older than `before`. Raises Unusable."""
 
     @abc.abstractmethod
@@ -151,11 +167,11 @@ class SearchIndex(abc.ABC):
 
     @abc.abstractmethod
     def tidy(self, *, idle: bool = False) -> bool:
-        """A little of the work that indexing and forgetting leave behind. True if there is more. Raises Unusable."""
+        """A little of what indexing and forgetting leave to be done. True if there is more. Raises Unusable."""
 
     @abc.abstractmethod
     def forget(self, num: int, seqs: Sequence[int] | None) -> bool:
-        """Take these messages out, or the whole conversation. False while a trace may still stand in a file."""
+        """Take these messages out, or the whole conversation. False if their text may still stand in a file."""
 
     @abc.abstractmethod
     def interrupt(self) -> None:

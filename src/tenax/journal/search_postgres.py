@@ -59,7 +59,9 @@ class PostgresSearch(SearchIndex):
     def ready(self) -> str | None:
         return "table" if self._store.query("reader", name=READER.name) else None
 
-    def propose(self, user: str, query: Query, *, num: int | None, before: Key | None, limit: int) -> Proposed:
+    def propose(
+        self, user: str, query: Query, *, num: int | None, before: Key | None, limit: int
+    ) -> Proposed:
         at, place = before or _NEWEST
         pieces = [f"%{_escape(piece)}%" for piece in sorted(query.pieces, key=len, reverse=True)]
         where = {"owner": user, "at": at, "limit": limit, "likes": pieces, "keys": list(query.keys)}
@@ -160,7 +162,9 @@ class PostgresSearch(SearchIndex):
     def _remove(self, num: int, seqs: Sequence[int] | None) -> None:
         low, high = bounds(num)
         with self._store.aside(durable=True) as tx:
-            tx.run("lock_search", {"num": num, "reader": READER.name})  # what is being taken in has arrived by then
+            tx.run(
+                "lock_search", {"num": num, "reader": READER.name}
+            )  # what is being taken in has arrived by then
             if seqs is None:
                 tx.run("delete_search_docs", {"low": low, "high": high})
             elif seqs:
@@ -169,7 +173,7 @@ class PostgresSearch(SearchIndex):
     # -- the end ---------------------------------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        """What is being taken in ends by itself, within its bounds."""
+        self._store.interrupt_aside()
 
     def close(self) -> None:
         """The store closes its connections."""

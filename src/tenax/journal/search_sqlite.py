@@ -56,8 +56,8 @@ segments costs every search a little."""
 LOOK_AT_LEAST, LOOK_SECONDS = 1000, 1.0
 """How long a search looks at what the index proposes: words that are all common but rarely side by side."""
 PAGE = 1000
-SCRUB_SECONDS = 2.0
-"""How long forgetting goes on while its caller waits; the rest is done in the background."""
+SET_BACK_AT_ONCE = 100
+"""Appends wait for this many."""
 _OWNER, _CONVERSATION = (0xE000, 12), (0xF0000, 15)
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError)
 _NOT_OURS = (apsw.ConstraintError, apsw.SQLError)
@@ -82,16 +82,19 @@ class SqliteSearch(SearchIndex):
             ((generation, life),) = _run(db, "meta")
         return f"{generation}.{life}" if life == self._store.incarnation else None
 
-    def propose(self, user: str, query: Query, *, num: int | None, before: Key | None, limit: int) -> Proposed:
+    def propose(
+        self, user: str, query: Query, *, num: int | None, before: Key | None, limit: int
+    ) -> Proposed:
         with self._file.reading() as db:
             owner = _run(db, "owner", {"name": user})
             if not owner:
                 return Proposed([])
             scope = _scope(_OWNER, owner[0][0]) if num is None else _scope(_CONVERSATION, num)
             rows = _candidates(db, query, scope, before)
+            places = (0, 2**63 - 1) if num is None else bounds(num)
             deadline = self._store.clock.monotonic() + LOOK_SECONDS
             in_time = lambda: self._store.clock.monotonic() < deadline  # noqa: E731  (a word for the line below)
-            return _newest(db, rows, query, owner[0][0], before, limit, in_time)
+            return _newest(db, rows, query, owner[0][0], places, before, limit, in_time)
 
     def found(self, user: str, places: Sequence[int]) -> list[Row]:
         return self._store.query("found", owner=user, places=json.dumps(list(places)))
@@ -115,12 +118,14 @@ class SqliteSearch(SearchIndex):
         past = 0
         while page := self._store.query("cursors_page", reader=READER.name, past=past, limit=PAGE):
             with self._file.writing() as db:
-                have = dict(_run(db, "positions_page", {"nums": json.dumps([num for num, _ in page])}))
+                have: dict[int, int] = dict(
+                    _run(db, "positions_page", {"nums": json.dumps([num for num, _ in page])})
+                )
             wrong = [(num, have.get(num, 0)) for num, seq in page if have.get(num, 0) < seq]
-            if wrong:
+            for start in range(0, len(wrong), SET_BACK_AT_ONCE):
                 with self._store.transaction(durable=False) as tx:
                     hold(tx)
-                    for num, seq in wrong:
+                    for num, seq in wrong[start : start + SET_BACK_AT_ONCE]:
                         tx.run("set_back", {"num": num, "reader": READER.name, "to": seq})
             past = page[-1][0]
 
@@ -154,18 +159,15 @@ class SqliteSearch(SearchIndex):
     # -- forgetting ------------------------------------------------------------------------------------------
 
     def forget(self, num: int, seqs: Sequence[int] | None) -> bool:
-        deadline = self._store.clock.monotonic() + SCRUB_SECONDS
         try:
             if not self._file.exists():
                 return True
             self._remove(num, seqs)
-            while self.tidy():
-                if self._store.clock.monotonic() > deadline:
-                    return False
+            with self._file.writing() as db:
+                return self._file.in_memory or _empty_log(db)
         except Unusable:
             # A damaged file is made anew, but not before somebody indexes. Until then the text would stand in it.
             return self._file.damaged and self._file.discard()
-        return True
 
     def _remove(self, num: int, seqs: Sequence[int] | None) -> None:
         """The text goes at once; what is being read of this conversation meanwhile is not taken in."""
@@ -182,7 +184,7 @@ class SqliteSearch(SearchIndex):
                     break
 
     def tidy(self, *, idle: bool = False) -> bool:
-        if self._file.in_memory:
+        if self._file.in_memory or not self._file.exists():
             return False
         with self._file.writing() as db:
             ((chore, docs, unmerged),) = _run(db, "chores")
@@ -208,11 +210,7 @@ class SqliteSearch(SearchIndex):
         if chore == _GIVE_ROOM_BACK:
             db.execute(f"pragma incremental_vacuum({VACUUM_PAGES})").fetchall()
             return not db.pragma("freelist_count")
-        try:
-            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        except apsw.BusyError:
-            return False
-        return True
+        return _empty_log(db)
 
     # -- the end ---------------------------------------------------------------------------------------------
 
@@ -310,7 +308,9 @@ class _File:
         if self._writer is None:
             if not self.exists() and not create:
                 raise Unusable("There is no search file.")
-            self._writer = self._connect(apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0))
+            self._writer = self._connect(
+                apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
+            )
             self._writes_to = self._identity()
         version = self._version(self._writer)
         if version == VERSION:
@@ -432,6 +432,7 @@ def _newest(
     rows: apsw.Cursor,
     query: Query,
     owner: int,
+    places: tuple[int, int],
     before: Key | None,
     limit: int,
     in_time: Callable[[], bool],
@@ -449,7 +450,8 @@ def _newest(
                     upto = this_ms * 1000, 0
                     break
                 this_ms = ms
-            if whose == owner and (before is None or (at, place) < before):
+            ours = whose == owner and places[0] <= place <= places[1]  # no text can pass for a scope
+            if ours and (before is None or (at, place) < before):
                 ((folded,),) = _run(db, "folded", {"id": doc})
                 if query.matches(folded):
                     found.append((at, place))
@@ -484,7 +486,9 @@ def _put(db: apsw.Connection, moves: Sequence[Move]) -> None:
             owners[user] = (_run(db, "owner", {"name": user}) or _run(db, "put_owner", {"name": user}))[0][0]
         rows.append((_next_id(db, ms, last), owners[user], doc))
     db.executemany(_SQL["put_doc"], [(new, doc.place, doc.at, owner, doc.folded) for new, owner, doc in rows])
-    db.executemany(_SQL["put_grams"], [(new, *_scopes(owner, doc.place), doc.folded) for new, owner, doc in rows])
+    db.executemany(
+        _SQL["put_grams"], [(new, *_scopes(owner, doc.place), doc.folded) for new, owner, doc in rows]
+    )
     keys = [(new, *_scopes(owner, doc.place), " ".join(keys_of(doc.folded))) for new, owner, doc in rows]
     db.executemany(_SQL["put_keys"], keys)
     _run(db, "count_docs", {"docs": len(rows)})
@@ -509,6 +513,15 @@ def _drop(db: apsw.Connection, rows: list[Row]) -> int:
     if rows:
         _run(db, "set_chore", {"chore": _MERGE})
     return len(rows)
+
+
+def _empty_log(db: apsw.Connection) -> bool:
+    """Copy the log back and cut it off, so that no older copy of a page is left in it. False while others read."""
+    try:
+        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    except apsw.BusyError:
+        return False
+    return True
 
 
 def _ms(at: int) -> int:

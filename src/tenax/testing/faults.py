@@ -26,7 +26,9 @@ VERBS = frozenset(name for name, each in vars(Journal).items() if callable(each)
 """What a journal can be asked to do."""
 
 _STORE = ("begin", "load", "write", "commit", "committed")
-POINTS = frozenset({f"{verb}:{side}" for verb in VERBS for side in ("before", "after")} | {f"store:{at}" for at in _STORE})
+POINTS = frozenset(
+    {f"{verb}:{side}" for verb in VERBS for side in ("before", "after")} | {f"store:{at}" for at in _STORE}
+)
 """Every failure point there is."""
 
 _HOLD_SECONDS_MAX = 60.0

@@ -88,7 +88,9 @@ class FaultVfs(apsw.VFS):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         apsw.connection_hooks.remove(self._hook)
         self.unregister()
 
@@ -102,7 +104,9 @@ class FaultVfs(apsw.VFS):
 
     # -- what a test asks for ----------------------------------------------------------------------------------
 
-    def fail(self, what: What, fault: Fault, *, nth: int = 1, times: int | None = 1, file: File | None = None) -> None:
+    def fail(
+        self, what: What, fault: Fault, *, nth: int = 1, times: int | None = 1, file: File | None = None
+    ) -> None:
         """The n-th from now on fails, and so do those after it: `times` in all, None until `heal`."""
         self._expect(what, file, nth, times, fault)
 
@@ -128,7 +132,9 @@ class FaultVfs(apsw.VFS):
         """Lay out the store as a power loss at this instant would leave it: only what was flushed."""
         return self._lay_out(path, into, lambda image: image.flushed)
 
-    def _expect(self, what: What, file: File | None, nth: int, times: int | None, fault: Fault | None) -> None:
+    def _expect(
+        self, what: What, file: File | None, nth: int, times: int | None, fault: Fault | None
+    ) -> None:
         with self._lock:
             first = self._counts[what, file] + nth
             self._plan = _Plan(what, file, first, None if times is None else first + times - 1, fault)
@@ -157,8 +163,9 @@ class FaultVfs(apsw.VFS):
         if self._images is not None:
             self._images.pop(filename, None)
 
-    def excepthook(self, *error: Any) -> None:  # noqa: ANN401  (the usual three)
+    def excepthook(self, *error: object) -> bool:  # the usual three
         """Say nothing: SQLite may ignore a fault that was asked for, and Python would print it."""
+        return bool(error)
 
     def image(self, name: str) -> _Image | None:
         """What this disk knows of a file."""
@@ -284,5 +291,6 @@ class _File(apsw.VFSFile):
         if self._image is not None:
             self._image.flush()
 
-    def excepthook(self, *error: Any) -> None:  # noqa: ANN401  (the usual three)
+    def excepthook(self, *error: object) -> bool:  # the usual three
         """Say nothing, as the disk does."""
+        return bool(error)

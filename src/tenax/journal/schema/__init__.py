@@ -20,7 +20,11 @@ _HERE = resources.files(__package__)
 def migrations(dialect: Dialect) -> list[str]:
     """The scripts that make the schema, in order. The version of a store is how many of them it has had."""
     folder = _HERE / dialect
-    return [each.read_text("utf-8") for each in sorted(folder.iterdir(), key=lambda f: f.name) if each.name.endswith(".sql")]
+    return [
+        each.read_text("utf-8")
+        for each in sorted(folder.iterdir(), key=lambda f: f.name)
+        if each.name.endswith(".sql")
+    ]
 
 
 SCHEMA_VERSION = 1

@@ -20,12 +20,9 @@ lock table heads in access exclusive mode
 -- name: lock_all
 lock table heads in share row exclusive mode
 
--- name: system
-select cast(system_identifier as text) from pg_control_system()
-
 -- name: life
 select s.incarnation, s.life, p.name,
-       d.oid || '.' || extract(epoch from pg_postmaster_start_time()) || '.' || coalesce(p.name, '')
+       d.oid || '.' || cast(extract(epoch from pg_postmaster_start_time()) * 1000000 as bigint) || '.' || coalesce(p.name, '')
 from store s cross join pg_database d left join pulse p on true where d.datname = current_database()
 
 -- name: lock_store

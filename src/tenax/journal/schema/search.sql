@@ -1,10 +1,21 @@
 -- What search asks of the journal, on every engine.
 
+-- Bodies may be large: those that come after the first `bytes` of them are left out.
 -- name: facts_from
-select place, kind, at, body, digest from events where place >= :low and place <= :high order by place limit :limit
+select e.place, e.kind, e.at, e.body, e.digest
+from (select place, sum(size) over (order by place) - size as earlier
+      from (select place, coalesce(length(body), 0) as size from events
+            where place >= :low and place <= :high order by place limit :limit) p) w
+     join events e on e.place = w.place
+where w.earlier < :bytes order by e.place
 
 -- name: facts_back
-select place, kind, at, body from events where place > :low and place <= :high order by place desc limit :limit
+select e.place, e.kind, e.at, e.body
+from (select place, sum(size) over (order by place desc) - size as earlier
+      from (select place, coalesce(length(body), 0) as size from events
+            where place > :low and place <= :high order by place desc limit :limit) p) w
+     join events e on e.place = w.place
+where w.earlier < :bytes order by e.place desc
 
 -- name: unindexed
 select k.conversation, k.seq from cursors k join conversations c on c.num = k.conversation

@@ -133,7 +133,13 @@ def standing(journal: Journal, conversation: str) -> list[tuple[int, str]]:
 
 
 def compact(
-    journal: Journal, conversation: str, covers_to: int, *, parent: str, child: str, folded_to: int | None = None
+    journal: Journal,
+    conversation: str,
+    covers_to: int,
+    *,
+    parent: str,
+    child: str,
+    folded_to: int | None = None,
 ) -> list[Recorded]:
     """Compact up to a seq, from what stood at `folded_to` (now, if it is not said)."""
     head = journal.head(conversation).head

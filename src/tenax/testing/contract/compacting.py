@@ -34,7 +34,12 @@ class CompactContract(Engine):
         assert parent is not None
         assert child is not None
         assert (parent.reason, parent.ended_seq, parent.messages) == ("compression", at, 3)
-        assert (child.parent, child.opened_seq, child.ended_seq, child.covers_to) == (f"s-{name}", at, None, 3)
+        assert (child.parent, child.opened_seq, child.ended_seq, child.covers_to) == (
+            f"s-{name}",
+            at,
+            None,
+            3,
+        )
         assert journal.children(f"s-{name}") == ["s-child"]
         assert journal.head(name).stretch == "s-child"
 
@@ -53,7 +58,9 @@ class CompactContract(Engine):
         compact(journal, name, 3, parent=f"s-{name}", child="s-child")
         journal.append(name, [say("6"), say("7")])
         journal.append(name, [ConversationRewound(6)])
-        counts = {each: stretch.messages for each in (f"s-{name}", "s-child") if (stretch := journal.stretch(each))}
+        counts = {
+            each: stretch.messages for each in (f"s-{name}", "s-child") if (stretch := journal.stretch(each))
+        }
         assert counts == {f"s-{name}": 2, "s-child": 1}
 
     def test_what_was_said_meanwhile_stays_in_the_context(self, journal: Journal) -> None:

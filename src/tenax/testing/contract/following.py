@@ -58,7 +58,9 @@ class FollowContract(Engine):
             lease = take_reader(journal, reader, origin)
             journal.advance(reader, origin, 3, was=journal.cursor(reader, origin), lease=lease)
         fork = journal.fork(origin)
-        journal.load("c-in", ConversationOpened("ada", "s-in"), [Entry("message.user", 5, None, b'{"parts":[]}')])
+        journal.load(
+            "c-in", ConversationOpened("ada", "s-in"), [Entry("message.user", 5, None, b'{"parts":[]}')]
+        )
         assert owed(journal, SENDER) == []
         assert sorted(owed(journal, INDEX)) == sorted([(fork, 0, 3), ("c-in", 0, 2)])
         journal.append(fork, [say("new")])

@@ -1,7 +1,5 @@
 """Leases: who may act. And instances: who is there."""
 
-# ruff: noqa: PLR2004  (a contract is written in examples, and examples have numbers)
-
 from __future__ import annotations
 
 import threading
@@ -68,7 +66,9 @@ class LeaseContract(Engine):
         assert not journal.release(old)
         assert journal.holder("run:x") == "new"
 
-    def test_a_renewed_lease_lasts_from_now(self, journal: Journal, pass_time: Callable[[float], None]) -> None:
+    def test_a_renewed_lease_lasts_from_now(
+        self, journal: Journal, pass_time: Callable[[float], None]
+    ) -> None:
         """Renewing keeps the fence and starts the time anew, for another length if one is given."""
         lease = journal.claim("run:x", "me", SHORT)
         assert lease is not None
@@ -104,7 +104,9 @@ class LeaseContract(Engine):
         pass_time(SHORT * 1.2)
         assert journal.claim("run:x", "patient", SHORT) is not None
 
-    def test_running_out_takes_nothing_away(self, journal: Journal, pass_time: Callable[[float], None]) -> None:
+    def test_running_out_takes_nothing_away(
+        self, journal: Journal, pass_time: Callable[[float], None]
+    ) -> None:
         """A lease that ran out and that nobody took still opens the door, and can be renewed."""
         name = begin(journal)
         lease = journal.claim("run:x", "me", SHORT)
@@ -140,7 +142,9 @@ class LeaseContract(Engine):
         assert found.alive
         assert (found.ended_at, found.swept_at) == (None, None)
 
-    def test_a_dead_instance_is_swept_once(self, journal: Journal, leave_behind: Callable[[str], Lease]) -> None:
+    def test_a_dead_instance_is_swept_once(
+        self, journal: Journal, leave_behind: Callable[[str], Lease]
+    ) -> None:
         """Whoever has brought in what a dead instance left says so, once."""
         own = journal.instance
         leave_behind("run:x")

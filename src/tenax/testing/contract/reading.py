@@ -143,7 +143,9 @@ class ReadContract(Engine):
 
     # -- the list --------------------------------------------------------------------------------------------
 
-    def test_the_list_shows_the_newest_first(self, journal: Journal, pass_time: Callable[[float], None]) -> None:
+    def test_the_list_shows_the_newest_first(
+        self, journal: Journal, pass_time: Callable[[float], None]
+    ) -> None:
         """A conversation moves to the top when something is stored in it."""
         names = []
         for _ in range(3):
@@ -155,7 +157,10 @@ class ReadContract(Engine):
 
     def test_the_list_shows_what_a_person_wants_to_know(self, journal: Journal) -> None:
         """Title, source, counts and times stand in the list."""
-        journal.append("c-one", [ConversationOpened("ada", "s-one", source="web"), ConversationTitled("My talk"), say("a")])
+        journal.append(
+            "c-one",
+            [ConversationOpened("ada", "s-one", source="web"), ConversationTitled("My talk"), say("a")],
+        )
         (shown,) = journal.conversations()
         assert (shown.conversation, shown.stretch, shown.title, shown.source, shown.messages) == (
             "c-one", "s-one", "My talk", "web", 1,
@@ -165,24 +170,34 @@ class ReadContract(Engine):
         journal.append("c-one", [ConversationTitled(None)])
         assert journal.summary("c-one").title is None
 
-    def test_pinned_conversations_stand_at_the_top(self, journal: Journal, pass_time: Callable[[float], None]) -> None:
+    def test_pinned_conversations_stand_at_the_top(
+        self, journal: Journal, pass_time: Callable[[float], None]
+    ) -> None:
         """A pin outranks newness until it is taken off."""
         old = begin(journal)
         pass_time(2)
         new = begin(journal)
         journal.append(old, [ConversationPinned(True)])
-        assert [(each.conversation, each.pinned) for each in journal.conversations()] == [(old, True), (new, False)]
+        assert [(each.conversation, each.pinned) for each in journal.conversations()] == [
+            (old, True),
+            (new, False),
+        ]
         pass_time(2)
         journal.append(new, [say("newer")])
         journal.append(old, [ConversationPinned(False)])
-        assert {each.conversation: each.pinned for each in journal.conversations()} == {old: False, new: False}
+        assert {each.conversation: each.pinned for each in journal.conversations()} == {
+            old: False,
+            new: False,
+        }
 
     def test_archived_conversations_have_a_list_of_their_own(self, journal: Journal) -> None:
         """Archiving takes a conversation out of the list, and back."""
         one, two = begin(journal), begin(journal)
         journal.append(one, [ConversationArchived(True)])
         assert [each.conversation for each in journal.conversations()] == [two]
-        assert [(each.conversation, each.archived) for each in journal.conversations(archived=True)] == [(one, True)]
+        assert [(each.conversation, each.archived) for each in journal.conversations(archived=True)] == [
+            (one, True)
+        ]
         journal.append(one, [say("still writable"), ConversationArchived(False)])
         assert {each.conversation for each in journal.conversations()} == {one, two}
 
@@ -229,7 +244,9 @@ class ReadContract(Engine):
         for after, event in ((1, say("a")), (2, delta(1, 0, "x"))):
             woken: list[bool] = []
             waiter = threading.Thread(
-                target=lambda after=after: woken.append(journal.wait(name, after, seconds=SECONDS_MAX))
+                target=lambda after=after, woken=woken: woken.append(
+                    journal.wait(name, after, seconds=SECONDS_MAX)
+                )
             )
             waiter.start()
             journal.append(other, [say("not this one")])

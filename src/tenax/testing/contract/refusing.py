@@ -221,7 +221,9 @@ class RefuseContract(Engine):
                     call()
 
     @pytest.mark.parametrize("bad", [b"", b"x" * 16, b"\xff" * 16, "text", bytes(16), 7], ids=repr)
-    def test_an_append_id_that_the_store_cannot_have_made_is_refused(self, journal: Journal, bad: Any) -> None:  # noqa: ANN401
+    def test_an_append_id_that_the_store_cannot_have_made_is_refused(
+        self, journal: Journal, bad: bytes
+    ) -> None:
         """An append id is one that the journal made."""
         name = begin(journal)
         with refused(journal, name, InvalidInput):
@@ -322,11 +324,8 @@ class RefuseContract(Engine):
                 journal.load("c-in", opened, [entry])
         later = Entry("later.kind", 5, None, b'{"any": "thing"}')
         journal.load("c-in", opened, [later, Entry("message.user", 6, None, b'{"parts":[]}')])
-        assert [(each.kind, each.at, each.body) for each in journal.read("c-in", after=1)][0] == (
-            "later.kind",
-            5,
-            b'{"any": "thing"}',
-        )
+        first = journal.read("c-in", after=1)[0]
+        assert (first.kind, first.at, first.body) == ("later.kind", 5, b'{"any": "thing"}')
 
     def test_a_handle_of_no_user_reaches_no_conversation(self, journal: Journal) -> None:
         """The process's own handle sees what readers owe, and the contents of nobody."""
@@ -335,7 +334,7 @@ class RefuseContract(Engine):
         for call in (
             lambda: nobody.read(name),
             lambda: nobody.append(name, [say("b")]),
-            lambda: nobody.conversations(),
+            nobody.conversations,
             lambda: nobody.claim("x", "me", 60),
             lambda: nobody.put_blob(b"x"),
             lambda: nobody.search("a"),
@@ -354,7 +353,7 @@ class RefuseContract(Engine):
             lambda: journal.read(name),
             lambda: journal.claim("y", "me", 60),
             lambda: journal.renew(lease),
-            lambda: journal.conversations(),
+            journal.conversations,
             lambda: journal.put_blob(b"x"),
             lambda: journal.behind(Reader("r")),
             lambda: journal.of("bob").conversations(),
@@ -367,7 +366,9 @@ class RefuseContract(Engine):
         """A child process may not use the journal that its parent opened, and the parent's goes on."""
         name = begin(journal, say("a"))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # that fork with threads is unwise is the point
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # that fork with threads is unwise is the point
             child = os.fork()
         if not child:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -95,7 +95,9 @@ class RunContract(Engine):
         journal.append(name, [RunStarted()], run="r-1")
         journal.append(name, [RunFinished("interrupted")], run="r-1")
         journal.append(name, [RunStarted()], run="r-2")
-        journal.append(name, [RunLate(0, "token", {"text": "a"}), RunLate(1, "tool", {"name": "t"})], run="r-1")
+        journal.append(
+            name, [RunLate(0, "token", {"text": "a"}), RunLate(1, "tool", {"name": "t"})], run="r-1"
+        )
         assert (journal.late(name, "r-1"), journal.late(name, "r-2"), journal.late(name, "r-3")) == (2, 0, 0)
         assert [each.run for each in journal.read(name, after=5)] == ["r-1", "r-1"]
         assert standing(journal, name) == [(2, "user"), (6, "late"), (7, "late")]

@@ -1,7 +1,5 @@
 """Two users of one store: nothing of the one is reachable for the other, by any call or guess."""
 
-# ruff: noqa: PLR2004  (a contract is written in examples, and examples have numbers)
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -134,7 +132,11 @@ class ShareContract(Engine):
     def test_no_number_reaches_into_another_conversation(self, journal: Journal) -> None:
         """However large or small a seq is, a read stays in its conversation."""
         bob = journal.of("bob")
-        before, theirs, after = begin(journal, say("secret")), begin(bob, say("theirs")), begin(journal, say("secret"))
+        before, theirs, after = (
+            begin(journal, say("secret")),
+            begin(bob, say("theirs")),
+            begin(journal, say("secret")),
+        )
         assert before != after
         for number in (-(1 << 32), -1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 33, 1 << 62):
             for call in (
@@ -157,7 +159,10 @@ class ShareContract(Engine):
         opened = journal.read(journal.fork(name))[0].event
         assert isinstance(opened, ConversationOpened)
         bob = journal.of("bob")
-        bob.append("c-false", [ConversationOpened("bob", "s-false", origin=opened.origin, copied=opened.copied), say("x")])
+        bob.append(
+            "c-false",
+            [ConversationOpened("bob", "s-false", origin=opened.origin, copied=opened.copied), say("x")],
+        )
         journal.erase(name, [2], by="ada")
         assert said(bob, "c-false") == ["x"]
 

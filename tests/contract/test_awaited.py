@@ -1,0 +1,163 @@
+"""The async facade: the same verbs, one commit for many tasks, and a cancelled caller that still learns the outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import tenax
+from tenax.errors import HeadMoved
+from tenax.journal import Journal
+from tenax.journal.aio import AsyncJournal, CancelledAppend
+from tenax.journal.base import Expect, Recorded
+from tenax.testing import FaultyJournal, memory
+from tenax.testing.contract.base import begin, said, say
+
+TASKS = 64
+NOT_AWAITED = {"of", "prepare", "prepare_load", "number"}
+"""These touch no store, or belong to the facade itself."""
+
+
+def verbs(kind: type) -> set[str]:
+    return {name for name, each in inspect.getmembers(kind) if callable(each) and not name.startswith("_")}
+
+
+def test_the_facade_has_every_verb_with_the_same_signature() -> None:
+    """Names, parameters, defaults and annotations are those of the journal; only `tail` is stopped by its task."""
+    plain = verbs(Journal) - NOT_AWAITED
+    assert plain <= verbs(AsyncJournal)
+    assert verbs(AsyncJournal) - plain - NOT_AWAITED <= {"instance", "journal"}
+    for name in plain:
+        ours, theirs = (inspect.signature(getattr(kind, name)) for kind in (AsyncJournal, Journal))
+        expected = [each for each in theirs.parameters.values() if (name, each.name) != ("tail", "stop")]
+        assert [(each.name, each.kind, each.default) for each in ours.parameters.values()] == [
+            (each.name, each.kind, each.default) for each in expected
+        ], name
+        method = getattr(AsyncJournal, name)
+        assert inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method), name
+
+
+@pytest.fixture
+async def held(tmp_path: Path) -> AsyncIterator[tuple[AsyncJournal, FaultyJournal, str]]:
+    """A journal whose next commit can be held."""
+    faulty = FaultyJournal(tenax.open(f"sqlite:///{tmp_path}/tenax.db"))
+    name = begin(faulty)
+    async with AsyncJournal(faulty) as journal:
+        yield journal, faulty, name
+
+
+async def test_tasks_that_wait_share_a_commit(held: tuple[AsyncJournal, FaultyJournal, str]) -> None:
+    """Sixty-four tasks that append at once need two commits: the first one's, and one for all the others."""
+    journal, faulty, name = held
+    hold = faulty.faults.hold("store:begin")
+    before = faulty.store.queue.groups
+    tasks = [asyncio.create_task(journal.append(name, [say(f"{n}")])) for n in range(TASKS)]
+    await asyncio.to_thread(hold.wait_until_reached)
+    while len(faulty.store.queue._waiting) < TASKS - 1:  # noqa: ASYNC110  (a queue of threads tells no event)
+        await asyncio.sleep(0)
+    hold.release()
+    stored = await asyncio.gather(*tasks)
+    assert sorted(each.seq for (each,) in stored) == list(range(2, 2 + TASKS))
+    assert faulty.store.queue.groups - before == 2
+
+
+async def test_a_cancelled_append_says_that_it_is_stored(
+    held: tuple[AsyncJournal, FaultyJournal, str],
+) -> None:
+    """The task ends as cancelled, after the commit, and its error carries what was stored."""
+    journal, faulty, name = held
+    hold = faulty.faults.hold("store:commit")
+    task = asyncio.create_task(journal.append(name, [say("kept")]))
+    await asyncio.to_thread(hold.wait_until_reached)
+    task.cancel()
+    for _ in range(3):
+        await asyncio.sleep(0)
+        task.cancel()  # however often
+    assert not task.done()
+    hold.release()
+    with pytest.raises(asyncio.CancelledError) as cancelled:
+        await task
+    outcome = cancelled.value.args[0]
+    assert isinstance(outcome, CancelledAppend)
+    assert [each.seq for each in outcome.recorded] == [2]
+    assert outcome.error is None
+    assert said(faulty, name) == ["kept"]
+    (again,) = await journal.append(name, [say("kept")], append_id=outcome.append_id)
+    assert again.seq == 2
+
+
+async def test_a_cancelled_append_says_that_it_was_refused(
+    held: tuple[AsyncJournal, FaultyJournal, str],
+) -> None:
+    """The same when the outcome is no."""
+    journal, faulty, name = held
+    hold = faulty.faults.hold("store:commit")
+    task = asyncio.create_task(journal.append(name, [say("no")], expect=Expect(head=99)))
+    await asyncio.to_thread(hold.wait_until_reached)
+    task.cancel()
+    hold.release()
+    with pytest.raises(asyncio.CancelledError) as cancelled:
+        await task
+    outcome = cancelled.value.args[0]
+    assert (outcome.recorded, type(outcome.error)) == ([], HeadMoved)
+    assert said(faulty, name) == []
+
+
+async def test_an_append_holds_no_thread(held: tuple[AsyncJournal, FaultyJournal, str]) -> None:
+    """While a hundred appends wait, reads go on."""
+    journal, faulty, name = held
+    hold = faulty.faults.hold("store:begin")
+    tasks = [asyncio.create_task(journal.append(name, [say("x")])) for _ in range(100)]
+    await asyncio.to_thread(hold.wait_until_reached)
+    assert (await journal.head(name)).head == 1
+    assert len(await journal.conversations()) == 1
+    assert threading.active_count() < 20
+    hold.release()
+    await asyncio.gather(*tasks)
+
+
+async def test_tails_do_not_use_up_the_threads() -> None:
+    """Fifty tails wait on four threads, and all of them see the next event."""
+    async with AsyncJournal(memory()) as journal:
+        name = begin(journal.journal)
+
+        async def first(tail: AsyncIterator[Recorded]) -> int:
+            async for each in tail:
+                return each.seq
+            return 0
+
+        tails = [asyncio.create_task(first(journal.tail(name, 1))) for _ in range(50)]
+        number = journal.journal.number(name)
+        while len(journal.store.hub._listeners.get(number, ())) < len(tails):  # noqa: ASYNC110  (it tells no event)
+            await asyncio.sleep(0)
+        await journal.append(name, [say("now")])
+        assert set(await asyncio.wait_for(asyncio.gather(*tails), 30)) == {2}
+
+
+async def test_a_loop_that_is_gone_harms_nobody(tmp_path: Path) -> None:
+    """An append whose event loop was closed is stored all the same, and the others go on."""
+    journal = tenax.open(f"sqlite:///{tmp_path}/tenax.db")
+    faulty = FaultyJournal(journal)
+    name = begin(faulty)
+    hold = faulty.faults.hold("store:commit")
+
+    def abandon() -> None:
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(AsyncJournal(faulty).append(name, [say("abandoned")]))
+        loop.run_until_complete(asyncio.sleep(0))
+        hold.wait_until_reached()
+        task.get_loop().close()
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # that is what is being tried
+        with pytest.raises(RuntimeError, match="closed"):
+            task.cancel()
+
+    await asyncio.to_thread(abandon)
+    hold.release()
+    assert [each.seq for each in journal.append(name, [say("after")])] == [3]
+    assert said(journal, name) == ["abandoned", "after"]
+    journal.close()
