@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import median
 from typing import NamedTuple
 
 from bench.engines import Engine
-from bench.lab import Lab, Words, message
+from bench.lab import Lab, Words, message, talk
 from bench.measure import Compared, Row, at_most, compare, progress, seconds, timed
-from tenax import AsyncJournal
 from tenax.events import ConversationOpened, encode
 from tenax.journal import Journal
 from tenax.journal.base import Entry, Reader
 
-__all__ = ["flat", "make_conversations"]
+__all__ = ["flat"]
 
 _READER = Reader("bench", "facts", "now")
 _PAGE_MAX = 10_000
-_AT_ONCE = 2000
 
 
 class Grown(NamedTuple):
@@ -48,32 +45,13 @@ def _grow(journal: Journal, conversations: int, events: int) -> Grown:
     at = journal.clock.now_us()
     long = journal.ids.conversation()
     journal.load(long, opened, [Entry("message.user", at, None, body) for _ in range(events - 1)])
-    others = make_conversations(journal, conversations - 1)
+    others = talk(journal, conversations - 1)
     place: tuple[int, int, int] | None = None
     for _ in range(0, conversations // 2, min(_PAGE_MAX, conversations // 2)):
         place = journal.conversations(after=place, limit=min(_PAGE_MAX, conversations // 2))[-1].place
     assert place is not None
     journal.behind(_READER)
     return Grown(journal, long, others, place)
-
-
-def make_conversations(journal: Journal, count: int) -> list[str]:
-    """So many short conversations, as fast as groups allow."""
-    event = message("The first words of a conversation.")
-
-    async def make() -> list[str]:
-        facade = AsyncJournal(journal)
-        made: list[str] = []
-        for start in range(0, count, _AT_ONCE):
-            names = [journal.ids.conversation() for _ in range(min(_AT_ONCE, count - start))]
-            async with asyncio.TaskGroup() as appends:
-                for name in names:
-                    opened = ConversationOpened(journal.user or "", journal.ids.stretch())
-                    appends.create_task(facade.append(name, [opened, event]))
-            made += names
-        return made
-
-    return asyncio.run(make())
 
 
 def _compared(lab: Lab, engine: Engine, large: Grown, small: Grown) -> Iterator[Row]:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import tenax
 from bench.appending import together
-from bench.flat import make_conversations
-from bench.lab import Words, message
+from bench.lab import Words, message, talk
 from tenax.journal.check import verify
 
 _PER_CONVERSATION = 1000
@@ -30,7 +29,7 @@ def main(url: str, early: int, late: int) -> None:
         stored, names = 0, [""]
         while stored < late:
             if stored % (_CALLERS * _PER_CONVERSATION) == 0:
-                names = make_conversations(journal, _CALLERS)
+                names = talk(journal, _CALLERS)
             together(journal, names, event, _STEP)
             stored += _CALLERS * _STEP
             if not at_early and stored >= early:

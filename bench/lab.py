@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 import tempfile
@@ -14,6 +15,7 @@ from typing import Literal, Self
 
 from bench.engines import Engine, Postgres, Sqlite
 from bench.measure import progress
+from tenax import AsyncJournal
 from tenax.events import ConversationOpened, MessageUser
 from tenax.journal import Journal
 from tenax.parts import Text
@@ -25,6 +27,7 @@ ROOT = Path(__file__).parent.parent
 CACHE = ROOT / ".bench"
 """On the disk of the repository, because /tmp may be memory. Git and the checks leave it alone."""
 _VOCABULARY = 30_000
+_AT_ONCE = 2000
 Scale = Literal["quick", "normal", "large"]
 
 
@@ -57,8 +60,9 @@ class Lab:
 
     def _server(self) -> Postgres | None:
         progress("starting PostgreSQL")
+        settings = {"fsync": "off"} if self.scale == "quick" else {}
         try:
-            return Postgres(self._stack.enter_context(PostgresServer()))
+            return Postgres(self._stack.enter_context(PostgresServer(settings)))
         except PostgresMissing as error:
             progress(f"without PostgreSQL: {error}")
             return None
@@ -92,12 +96,16 @@ def message(text: str) -> MessageUser:
 
 
 def talk(journal: Journal, count: int) -> list[str]:
-    """So many new conversations."""
-    made: list[str] = []
-    for _ in range(count):
-        conversation = journal.ids.conversation()
-        journal.append(
-            conversation, [ConversationOpened(journal.user or "", journal.ids.stretch()), message("Hello.")]
-        )
-        made.append(conversation)
-    return made
+    """So many new conversations, as fast as groups allow."""
+    names = [journal.ids.conversation() for _ in range(count)]
+
+    async def make() -> None:
+        facade = AsyncJournal(journal)
+        for start in range(0, count, _AT_ONCE):
+            async with asyncio.TaskGroup() as appends:
+                for name in names[start : start + _AT_ONCE]:
+                    opened = ConversationOpened(journal.user or "", journal.ids.stretch())
+                    appends.create_task(facade.append(name, [opened, message("The first words.")]))
+
+    asyncio.run(make())
+    return names

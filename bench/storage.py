@@ -19,7 +19,6 @@ __all__ = ["bytes_stored", "import_time", "memory"]
 _ANSWER_CHARS = 6000
 _DELTA_CHARS = 36
 """100 ms of a model that writes 85 tokens of 4.2 characters a second."""
-_MEMORY_GATE = 1.2
 
 
 def bytes_stored(lab: Lab) -> Iterator[Row]:
@@ -32,7 +31,7 @@ def bytes_stored(lab: Lab) -> Iterator[Row]:
 
 
 def _messages(lab: Lab, engine: Engine, nbytes: int) -> Row:
-    label, count = f"bytes-{nbytes}", lab.size(2000, quick=50)
+    label, count = f"bytes-{nbytes}", lab.size(2000, quick=20)
     words = Words()
     with engine.open(label, metered=True) as journal:
         names = talk(journal, 10)
@@ -108,7 +107,11 @@ def memory(lab: Lab) -> Iterator[Row]:
         at_early, at_late, proved, took = map(float, done.stdout.split())
         what = f"{engine.title}: memory of a process that appends {late:,} events and proves the store, beside itself at {early:,}"
         measured = f"{at_early:.0f} MiB, then {at_late:.0f} MiB, {proved:.0f} MiB with the proof"
-        yield at_most(f"memory-{engine.name}", what, max(at_late, proved) / at_early, _MEMORY_GATE, measured)
+        key, grown = f"memory-{engine.name}", max(at_late, proved) / at_early
+        if lab.scale == "large":  # before that, caches are still filling
+            yield at_most(key, what, grown, 1.2, measured)
+        else:
+            yield stated(key, what, f"{grown:.2f} x", measured)
         what = f"{engine.title}: `verify` of these {late:,} events"
         yield stated(
             f"memory-{engine.name}-verify", what, f"{late / took:,.0f} events a second", f"{took:.1f} s"

@@ -80,6 +80,8 @@ class GroupCommit:
         self._name = name
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._stopped = False
         self._waiting: deque[Waiter] = deque()
         self._led = False
         self._closed = False
@@ -112,8 +114,13 @@ class GroupCommit:
         """Take no more. What waits is still committed."""
         with self._lock:
             self._closed = True
+            if threading.current_thread() is self._writer:
+                return
+            while self._led:  # the leader, whoever that is, sees to all that wait
+                self._idle.wait()
+            self._stopped = True
             writer = self._writer
-        if writer is not None and writer is not threading.current_thread():
+        if writer is not None:
             self._call_writer.release()
             writer.join()
 
@@ -156,7 +163,7 @@ class GroupCommit:
             if self._writer_leads:
                 self._writer_leads = False
                 self._lead(until=None)
-            if self._closed:
+            if self._stopped:
                 return
 
     def _lead(self, until: Waiter | None) -> None:
@@ -172,6 +179,7 @@ class GroupCommit:
                     until.leads = False
                 if not self._waiting:
                     self._led = False
+                    self._idle.notify_all()
                     return
                 # Leadership goes on to the first who waits; `_led` stays true, so nobody else takes it.
                 heir = self._waiting[0]

@@ -38,6 +38,8 @@ GATHER_SECONDS = 0.5
 IDLE_SECONDS = 5.0
 """Then the thread ends, and the lease is free."""
 OTHERS_SECONDS = 2.0
+BUSY_TRIES = 5
+"""Who finds that another process indexes looks again this often, and then leaves it to that one."""
 BACK_OFF_SECONDS = (1.0, 60.0)
 CLOSE_SECONDS = 2.0
 FACTS_PER_READ = 200
@@ -116,7 +118,7 @@ class Indexer:
             thread.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
-        failures = 0
+        failures = idle = 0
         while not self._stop.wait(GATHER_SECONDS):
             self._hint.clear()
             try:
@@ -128,11 +130,14 @@ class Indexer:
                 failures = self._failed(error, failures)
                 continue
             failures = 0
+            if self._hint.wait(IDLE_SECONDS):
+                idle = 0
+            elif (outcome is Round.DONE or idle >= BUSY_TRIES) and self._leave():
+                return
+            else:
+                idle += 1
             if outcome is Round.BUSY:
                 self._stop.wait(OTHERS_SECONDS)
-                self._hint.set()
-            elif not self._hint.wait(IDLE_SECONDS) and self._leave():
-                return
 
     def _work(self) -> Round:
         """Batch after batch, with pauses, until nothing is left."""

@@ -475,8 +475,8 @@ class Journal:
             row = {"name": reader.name, "follows": reader.follows, "start": reader.start}
 
             def work(tx: Tx) -> None:
+                self._store.lock_all(tx)  # and then look again: another process may have come first
                 if not tx.run("reader", {"name": reader.name}):
-                    self._store.lock_all(tx)
                     tx.run("put_reader", row)
                     tx.run("place_reader", row)
 

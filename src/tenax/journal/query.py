@@ -27,7 +27,7 @@ from tenax.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Query", "fold", "keys_of", "parse", "snippet", "trigrams"]
+__all__ = ["Query", "fold", "has_word", "keys_of", "parse", "snippet", "trigrams"]
 
 CHARS_MAX = 1000
 TERMS_MAX = 32
@@ -88,6 +88,11 @@ def keys_of(folded: str) -> list[str]:
 def trigrams(pieces: Iterable[str]) -> list[str]:
     """Every three characters in a row of these pieces, once."""
     return list(dict.fromkeys(each[at : at + GRAM] for each in pieces for at in range(len(each) - GRAM + 1)))
+
+
+def has_word(piece: str) -> bool:
+    """Whether three letters in a row stand in it: what an index of letters can look up."""
+    return any(len(word) >= GRAM and not _IS_SPACELESS.match(word) for word in _WORDS.findall(piece))
 
 
 class Query(NamedTuple):

@@ -37,6 +37,7 @@ FRESH_CONVERSATIONS_MAX = 500
 FRESH_BYTES_MAX = 16 * 1024 * 1024
 _FRESH_PAGE = 200, 1024 * 1024
 _SHOWN_AT_ONCE = 100
+_ATTEMPTS, _PROPOSED_MAX = 8, 2000
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -195,9 +196,8 @@ class WordSearch(Search):
         propose: Callable[..., Proposed],
     ) -> Hits:
         hits: dict[Key, Hit] = {}
-        wanted = limit + 1
-        next_page: Key | None = None
-        while len(hits) < wanted:
+        for attempt in range(_ATTEMPTS):  # a stale index may propose what the journal no longer has
+            wanted = max(limit + 1, min((limit + 1) << attempt, _PROPOSED_MAX))
             proposed = propose(user, query, num=num, before=before, limit=wanted)
             # Down to `end` everything is known; None: to the very end.
             end = proposed.upto or (proposed.keys[-1] if len(proposed.keys) == wanted else None)
@@ -205,12 +205,10 @@ class WordSearch(Search):
             known = sorted((key for key in keys if end is None or key >= end), reverse=True)
             hits.update(self._show(user, query, known[:wanted]))
             before = known[wanted - 1] if len(known) > wanted else end
-            if before is None or before == proposed.upto:
-                next_page = before
+            if len(hits) > limit or before is None or before == proposed.upto:
                 break
         shown = list(hits.items())[:limit]
-        if len(hits) > limit:
-            next_page = shown[-1][0]
+        next_page = shown[-1][0] if len(hits) > limit else before
         return Hits([hit for _, hit in shown], next_page, unindexed=fresh.conversations, complete=fresh.whole)
 
     def _propose_if_usable(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenax.errors import TenaxError
 from tenax.journal.place import bounds
-from tenax.journal.query import keys_of
+from tenax.journal.query import has_word, keys_of
 from tenax.journal.search_index import READER, Key, Move, Position, Proposed, SearchIndex
 from tenax.journal.store import Trouble
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PostgresSearch"]
 
-WINDOWS = (500, 4000)
+WINDOWS = (500, 2000)
 """How many messages are walked before the rest is looked up."""
 PAGE = 1000
 INDEX_SECONDS = 600
@@ -90,10 +90,13 @@ class PostgresSearch(SearchIndex):
         return found[:limit]
 
     def _look_up(self, query: Query, where: dict[str, Any]) -> list[Row]:
-        likes = where["likes"]
-        if query.keys or query.implied:
-            return self._read("search_by_keys", {**where, "keys": [*query.keys, *query.implied]})
-        return self._read("search_by_pieces", {**where, "first": likes[0], "second": likes[-1]})
+        """Through pieces that hold letters if there are any, because they are rarer than short words are."""
+        pieces = [f"%{_escape(piece)}%" for piece in query.pieces if has_word(piece) and self._pieces()]
+        keys = [*query.keys, *query.implied]
+        if keys and not pieces:
+            return self._read("search_by_keys", {**where, "keys": keys})
+        pieces = sorted(pieces or where["likes"], key=len)
+        return self._read("search_by_pieces", {**where, "first": pieces[-1], "second": pieces[0]})
 
     def _read(self, name: str, where: dict[str, Any]) -> list[Row]:
         return self._store.read(lambda tx: tx.run(name, where))

@@ -93,8 +93,16 @@ class SqliteSearch(SearchIndex):
             rows = _candidates(db, query, scope, before)
             places = (0, 2**63 - 1) if num is None else bounds(num)
             deadline = self._store.clock.monotonic() + LOOK_SECONDS
-            in_time = lambda: self._store.clock.monotonic() < deadline  # noqa: E731  (a word for the line below)
-            return _newest(db, rows, query, owner[0][0], places, before, limit, in_time)
+            return _newest(
+                db,
+                rows,
+                query,
+                owner[0][0],
+                places,
+                before,
+                limit,
+                lambda: self._store.clock.monotonic() < deadline,
+            )
 
     def found(self, user: str, places: Sequence[int]) -> list[Row]:
         return self._store.query("found", owner=user, places=json.dumps(list(places)))

@@ -43,13 +43,15 @@ select at, place, case when folded like all (cast(:likes as text[])) and keys @>
 from search_docs where owner = :owner and (at, place) < (:at, :place) order by at desc, place desc limit :limit
 
 -- name: search_within
-select at, place, folded from search_docs
-where place > :low and place <= :high and owner = :owner and (at, place) < (:at, :before)
+select at, place, folded from (
+    with conversation as materialized (select * from search_docs where place > :low and place <= :high)
+    select * from conversation) f
+where owner = :owner and (at, place) < (:at, :before)
       and folded like all (cast(:likes as text[])) and keys @> cast(:keys as text[])
 order by at desc, place desc limit :limit
 
--- All of a user's messages through an index: what is rare is found here. The inner query is fenced off, because a
--- planner that sees the order and the limit walks the messages instead.
+-- All of a user's messages through an index: what is rare is found here. Inner queries are fenced off: a planner that
+-- sees the order and the limit walks all the messages instead.
 -- name: search_by_keys
 select f.at, f.place, d.folded from (
     with found as materialized (
