@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 import traceback
@@ -19,6 +20,7 @@ PAGE = ROOT / "docs" / "BENCHMARKS.md"
 
 def main() -> int:
     asked = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what it made is put away
     begun = time.monotonic()
     names = asked.part or list(PARTS)
     with Lab("quick" if asked.quick else "large" if asked.large else "normal") as lab:
@@ -56,13 +58,16 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Measure, and write docs/BENCHMARKS.md."
     )
-    parser.add_argument("part", nargs="*", choices=[*PARTS, []], help="only these, printed and not written")
+    parser.add_argument("part", nargs="*", help=f"only these, printed and not written: {', '.join(PARTS)}")
     parser.add_argument("--large", action="store_true", help="a million messages and events; takes long")
     parser.add_argument(
         "--quick", action="store_true", help="sizes that mean nothing, printed and not written"
     )
     parser.add_argument("--stdout", action="store_true", help="print the page and do not write it")
-    return parser.parse_args()
+    asked = parser.parse_args()
+    if unknown := set(asked.part) - set(PARTS):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    return asked
 
 
 if __name__ == "__main__":

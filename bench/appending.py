@@ -33,6 +33,8 @@ __all__ = ["alone", "concurrent", "together"]
 FLUSH_MS = 2.0
 _TEXT_BYTES = 300
 _CONVERSATIONS = 20
+_RESTED = 4000
+"""So many that a conversation's turn comes seconds after its last: the list is true to the second."""
 _ALONE = "one durable append of a message of 300 bytes, nobody waiting, beside a bare insert and commit of its body"
 
 
@@ -48,15 +50,20 @@ def alone(lab: Lab) -> Iterator[Row]:
             yield _slow_flush(lab, event)
         else:
             yield stated("append-postgresql", f"PostgreSQL: {_ALONE}", f"{found.ratio:.2f} x", measured)
+        rested = _one_caller(lab, engine, event, conversations=lab.size(_RESTED, quick=30))
+        what = f"{engine.title}: the same to conversations that had rested, so that the list moves too"
+        yield stated(f"append-{engine.name}-rested", what, f"{rested.ratio:.2f} x", rested.said(seconds))
     for engine in lab.engines:
         progress(f"partials, {engine.name}")
         yield from _partials(lab, engine)
 
 
-def _one_caller(lab: Lab, engine: Engine, event: Event, *, durable: bool = True) -> Compared:
-    label, body = f"append-{event.kind}", encode(event)
+def _one_caller(
+    lab: Lab, engine: Engine, event: Event, *, durable: bool = True, conversations: int = _CONVERSATIONS
+) -> Compared:
+    label, body = f"append-{event.kind}-{conversations}", encode(event)
     with engine.open(label) as journal, engine.bare(label, durable=durable) as bare:
-        names = cycle(talk(journal, _CONVERSATIONS))
+        names = cycle(talk(journal, conversations))
         warm = lab.size(2000, quick=20)
         engine.warm(label, lambda: journal.append(next(names), [event]), warm)
         engine.warm(f"{label}-bare", lambda: bare.insert(body), warm)
@@ -99,7 +106,7 @@ def _partials(lab: Lab, engine: Engine) -> Iterator[Row]:
         f"{found.ratio:.2f} x",
         found.said(seconds),
     )
-    label = "append-reply.delta"
+    label = "append-partials"
     with engine.open(label) as journal:
         names = talk(journal, 64)
         per_caller = lab.size(100, quick=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
 import tempfile
@@ -26,6 +27,7 @@ __all__ = ["ROOT", "Lab", "Scale", "Words", "message", "talk"]
 ROOT = Path(__file__).parent.parent
 CACHE = ROOT / ".bench"
 """On the disk of the repository, because /tmp may be memory. Git and the checks leave it alone."""
+_MEMORY = Path("/dev/shm")
 _VOCABULARY = 30_000
 _AT_ONCE = 2000
 Scale = Literal["quick", "normal", "large"]
@@ -42,7 +44,8 @@ class Lab:
     def __enter__(self) -> Self:
         self.cache.mkdir(exist_ok=True)
         (self.cache / ".gitignore").write_text("*\n")
-        self.folder = Path(tempfile.mkdtemp(prefix="run-", dir=self.cache))
+        in_memory = self.scale == "quick" and os.access(_MEMORY, os.W_OK)
+        self.folder = Path(tempfile.mkdtemp(prefix="tenax-bench-", dir=_MEMORY if in_memory else self.cache))
         self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         self.sqlite = Sqlite(self.folder)
         self.postgres = self._server()

@@ -68,8 +68,25 @@ class TestPostgres(JournalContract):
         return passes
 
     @pytest.fixture
-    def url(self, postgres_url: str) -> str:
-        return postgres_url
+    def url(self, kept_database: str) -> str:
+        """One database for all of them; what the last test stored is taken out, the tables stay."""
+        with psycopg.connect(kept_database) as connection:
+            connection.execute("set local synchronous_commit = off")
+            connection.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity"
+                " where datname = current_database() and pid <> pg_backend_pid() and application_name = 'tenax'"
+            )
+            connection.execute(
+                """
+                do $$ declare each name; begin
+                    for each in select tablename from pg_tables
+                                where schemaname = 'public' and tablename not in ('store', 'pulse') loop
+                        execute format('delete from %I', each);
+                    end loop;
+                end $$
+                """
+            )
+        return kept_database
 
     @pytest.fixture
     def journal(self, clock: Clock, url: str) -> Iterator[Journal]:

@@ -42,8 +42,7 @@ __all__ = ["SqliteSearch"]
 APPLICATION_ID = 0x546E7857  # "TnxW"
 VERSION = 1
 """Moves when the file or what is folded into it changes. An older file is made anew; a newer one is left alone."""
-TIE_BITS = 21
-MS_MAX = (1 << 63 - TIE_BITS) - 1
+UNIT_BITS = 6
 GRAMS_MAX = 48
 BUSY_MS = 5000
 CACHE_KIB = 16_384
@@ -53,7 +52,7 @@ VACUUM_PAGES = 2000
 MERGE_AFTER, MERGE_SHARE = 20_000, 5
 """When so many messages have come, or a fifth of all, the index is merged while nothing else is to do: each of its
 segments costs every search a little."""
-LOOK_AT_LEAST, LOOK_SECONDS = 1000, 1.0
+LOOK_AT_ONCE, LOOK_SECONDS = 500, 1.0
 """How long a search looks at what the index proposes: words that are all common but rarely side by side."""
 PAGE = 1000
 SET_BACK_AT_ONCE = 100
@@ -425,14 +424,16 @@ _Identity = tuple[int, int] | None
 
 
 def _candidates(db: apsw.Connection, query: Query, scope: str, before: Key | None) -> apsw.Cursor:
-    top = 2**63 - 1 if before is None else min((_ms(before[0]) + 1) << TIE_BITS, 2**63 - 1)
+    top = 2**63 - 1
+    if before is not None:
+        top = min(_slot(before[0]) + int(_run(db, "drift")[0][0]), top)
     grams = _all_of([*trigrams(query.pieces)[:GRAMS_MAX], scope])
     keys = _all_of([*query.keys, scope])
     if not query.keys:
-        return db.execute(_SQL["by_grams"], {"grams": grams, "before": top})
+        return db.execute(_SQL["by_grams"], {"grams": grams, "top": top})
     if not query.pieces:
-        return db.execute(_SQL["by_keys"], {"keys": keys, "before": top})
-    return db.execute(_SQL["by_both"], {"grams": grams, "keys": keys, "before": top})
+        return db.execute(_SQL["by_keys"], {"keys": keys, "top": top})
+    return db.execute(_SQL["by_both"], {"grams": grams, "keys": keys, "top": top})
 
 
 def _newest(
@@ -445,24 +446,24 @@ def _newest(
     limit: int,
     in_time: Callable[[], bool],
 ) -> Proposed:
-    """The first of these, to the end of the last millisecond: within one, the order is by time and place."""
+    """The newest of these. What comes after a row is not newer than its id says, but may be newer than the row."""
     found: list[Key] = []
-    this_ms, upto = -1, None
+    enough, upto = -1, None
     with contextlib.closing(rows):
         for n, (doc, at, place, whose) in enumerate(rows):
-            ms = doc >> TIE_BITS
-            if ms != this_ms:
-                if len(found) >= limit:
-                    break
-                if n >= LOOK_AT_LEAST and not in_time():
-                    upto = this_ms * 1000, 0
-                    break
-                this_ms = ms
+            if doc < enough:
+                break
+            if n % LOOK_AT_ONCE == LOOK_AT_ONCE - 1 and not in_time():
+                upto = (doc + 1) << UNIT_BITS, 0
+                break
             ours = whose == owner and places[0] <= place <= places[1]  # no text can pass for a scope
             if ours and (before is None or (at, place) < before):
                 ((folded,),) = _run(db, "folded", {"id": doc})
                 if query.matches(folded):
                     found.append((at, place))
+                    if len(found) >= limit:
+                        found.sort(reverse=True)
+                        enough = _slot(found[limit - 1][0])
     return Proposed(sorted(found, reverse=True)[:limit], upto)
 
 
@@ -484,32 +485,42 @@ def _begin(db: apsw.Connection, move: Move) -> bool:
 def _put(db: apsw.Connection, moves: Sequence[Move]) -> None:
     """Put the docs of these moves in, oldest first: FTS5 writes a segment whenever an id is not above the last."""
     gone = {place for move in moves for place in move.erased}
-    docs = [(_ms(doc.at), doc, move.user) for move in moves for doc in move.docs if doc.place not in gone]
+    docs = [(_slot(doc.at), doc, move.user) for move in moves for doc in move.docs if doc.place not in gone]
     docs.sort(key=lambda each: each[0])
-    last: dict[int, int] = {}
     owners: dict[str, int] = {}
     rows: list[tuple[int, int, Doc]] = []
-    for ms, doc, user in docs:
+    last = drift = -1
+    for slot, doc, user in docs:
         if user not in owners:
             owners[user] = (_run(db, "owner", {"name": user}) or _run(db, "put_owner", {"name": user}))[0][0]
-        rows.append((_next_id(db, ms, last), owners[user], doc))
+        last = _free_id(db, max(slot, last + 1))
+        drift = max(drift, last - slot)
+        rows.append((last, owners[user], doc))
     db.executemany(_SQL["put_doc"], [(new, doc.place, doc.at, owner, doc.folded) for new, owner, doc in rows])
     db.executemany(
         _SQL["put_grams"], [(new, *_scopes(owner, doc.place), doc.folded) for new, owner, doc in rows]
     )
     keys = [(new, *_scopes(owner, doc.place), " ".join(keys_of(doc.folded))) for new, owner, doc in rows]
     db.executemany(_SQL["put_keys"], keys)
-    _run(db, "count_docs", {"docs": len(rows)})
+    _run(db, "count_docs", {"docs": len(rows), "drift": drift})
 
 
-def _next_id(db: apsw.Connection, ms: int, last: dict[int, int]) -> int:
-    """The next free id of this millisecond. `last` keeps those of this batch."""
-    low = ms << TIE_BITS
-    if ms not in last:
-        found = _run(db, "last_id", {"low": low, "high": low | (1 << TIE_BITS) - 1})[0][0]
-        last[ms] = low - 1 if found is None else found
-    last[ms] += 1
-    return last[ms]
+def _free_id(db: apsw.Connection, first: int) -> int:
+    """A free id, the first or not far above: the strides grow while ids are taken, and then halve back."""
+
+    def taken(each: int) -> bool:
+        return bool(db.execute(_SQL["taken"], (each,)).fetchall())
+
+    if not taken(first):
+        return first
+    low, stride = first, 1
+    while taken(low + stride):
+        low, stride = low + stride, stride * 2
+    high = low + stride
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if taken(middle) else (low, middle)
+    return high
 
 
 def _drop(db: apsw.Connection, rows: list[Row]) -> int:
@@ -532,8 +543,8 @@ def _empty_log(db: apsw.Connection) -> bool:
     return True
 
 
-def _ms(at: int) -> int:
-    return min(max(at // 1000, 0), MS_MAX)
+def _slot(at: int) -> int:
+    return max(at, 0) >> UNIT_BITS
 
 
 def _scopes(owner: int, place: int) -> tuple[str, str]:

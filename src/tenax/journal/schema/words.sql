@@ -1,7 +1,8 @@
 -- The file `-search` beside a SQLite store: the words of its messages, and how far in each conversation.
 --
--- It can be deleted at any time and is then made again. A row's id is the message's time in milliseconds, shifted left
--- by 21, plus a number that tells those of the same millisecond apart: the index gives the newest first without sorting.
+-- It can be deleted at any time and is then made again. A row's id is the message's time in units of 64 microseconds, or
+-- the next that is free, at most `drift` above: the index gives the newest first without sorting. (Ids that lie close
+-- together make a small index.)
 -- A scope is three characters for private use that name a user or a conversation: one token, so it is met in the index.
 -- The positions of tokens are not kept (`detail=none`): the text of a hit is looked at anyhow.
 
@@ -12,7 +13,8 @@ create table meta (
     life text,
     chore integer not null,
     docs integer not null,
-    unmerged integer not null
+    unmerged integer not null,
+    drift integer not null
 ) strict;
 create table owners (num integer primary key, name text not null unique) strict;
 create table positions (
@@ -34,7 +36,7 @@ create virtual table keys using fts5(
     owner, conversation, folded, content='', columnsize=0, detail=none, tokenize='ascii');
 
 -- name: put_meta
-insert into meta (one, generation, life, chore, docs, unmerged) values (1, :generation, null, 0, 0, 0)
+insert into meta (one, generation, life, chore, docs, unmerged, drift) values (1, :generation, null, 0, 0, 0, 0)
 
 -- name: meta
 select generation, life from meta
@@ -43,7 +45,10 @@ select generation, life from meta
 select chore, docs, unmerged from meta
 
 -- name: count_docs
-update meta set docs = docs + :docs, unmerged = unmerged + :docs
+update meta set docs = docs + :docs, unmerged = unmerged + :docs, drift = max(drift, :drift)
+
+-- name: drift
+select drift from meta
 
 -- name: set_life
 update meta set life = :life
@@ -74,8 +79,8 @@ on conflict (conversation) do update set seq = excluded.seq, digest = excluded.d
 insert into positions (conversation, seq, digest, forgets) values (:num, 0, x'', 1)
 on conflict (conversation) do update set forgets = forgets + 1
 
--- name: last_id
-select max(id) from docs where id between :low and :high
+-- name: taken
+select 1 from docs where id = ?
 
 -- name: put_doc
 insert into docs (id, place, at, owner, folded) values (?, ?, ?, ?, ?)
@@ -104,16 +109,16 @@ where exists (select 1 from docs where place between k.value << 32 and (k.value 
 
 -- name: by_grams
 select d.id, d.at, d.place, d.owner from grams join docs d on d.id = grams.rowid
-where grams match :grams and grams.rowid < :before order by grams.rowid desc
+where grams match :grams and grams.rowid <= :top order by grams.rowid desc
 
 -- name: by_keys
 select d.id, d.at, d.place, d.owner from keys join docs d on d.id = keys.rowid
-where keys match :keys and keys.rowid < :before order by keys.rowid desc
+where keys match :keys and keys.rowid <= :top order by keys.rowid desc
 
 -- name: by_both
 select d.id, d.at, d.place, d.owner from grams join docs d on d.id = grams.rowid
-where grams match :grams and grams.rowid < :before
-      and +grams.rowid in (select rowid from keys where keys match :keys and rowid < :before)
+where grams match :grams and grams.rowid <= :top
+      and +grams.rowid in (select rowid from keys where keys match :keys and rowid <= :top)
 order by grams.rowid desc
 
 -- name: folded
