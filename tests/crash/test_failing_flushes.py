@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -84,3 +85,24 @@ def test_every_body_is_stored_once_however_often_a_flush_fails(tmp_path: Path, s
         assert verify(journal).problems == []
         journal.close()
     assert failures >= FAILURES
+
+
+@pytest.mark.parametrize("file", ["wal", "main"])
+def test_a_flush_that_fails_while_the_log_is_copied_back_harms_no_later_append(
+    tmp_path: Path, file: Literal["wal", "main"]
+) -> None:
+    """Partials are flushed with the next fact. If it is a checkpoint that fails to flush them, the fact still holds."""
+    path = tmp_path / "tenax.db"
+    with FaultVfs(remembers=True) as disk:
+        journal = disk.open(path, clock=SimClock())
+        name = begin(journal, say("before"))
+        for n in range(5):
+            journal.append(name, [delta(1, n, "x")])
+            disk.fail("sync", Fault.IOERR, file=file)
+            journal.store.scrub()
+            assert disk.fired == 1
+            disk.heal()
+            journal.append(name, [say(f"{n}")])
+            left = raw.stored(disk.after_power_loss(path, tmp_path / f"lost-{n}"))[name]
+            assert list(left.values()) == ["before", *map(str, range(n + 1))]
+        journal.close()

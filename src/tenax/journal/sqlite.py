@@ -521,24 +521,32 @@ class SqliteStore(Store):
 
     def _checkpoint(self) -> None:
         """Copy the log back into the file while others write."""
-        connection = self._connect()
-        connection.set_busy_timeout(0)
+        connection: apsw.Connection | None = None
         try:
             while not self._closed.is_set():
                 busy = self._checkpoint_due.wait(IDLE_SECONDS)
                 self._checkpoint_due.clear()
                 if not busy:
                     return
-                with contextlib.suppress(
-                    apsw.Error, Trouble
-                ):  # it is tried again; the log only grows meanwhile
+                try:
+                    if connection is None:
+                        connection = self._connect()
+                        connection.set_busy_timeout(0)
                     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
                     # Writers went on meanwhile. The little that they added is copied while they wait, so that the
                     # log starts over in the same file: growing it would make every commit flush metadata too.
                     with self._write_lock, self._turn():
                         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                except (apsw.Error, Trouble) as error:  # it is tried again; the log only grows meanwhile
+                    self._doubt(error)
         finally:
             _shut(connection)
+
+    def _doubt(self, error: Exception) -> None:
+        """After a failed checkpoint: the flush that failed may have been to harden partials in the log."""
+        self._unflushed = self._unflushed or not isinstance(
+            error, apsw.BusyError | apsw.LockedError | Trouble
+        )
 
     def scrub(self) -> bool:
         """Empty the log, so that no older copy of a page is left in it."""
@@ -547,7 +555,8 @@ class SqliteStore(Store):
                 connection = self._writing(durable=True)
                 connection.execute("pragma incremental_vacuum").fetchall()
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        except apsw.Error:
+        except apsw.Error as error:
+            self._doubt(error)
             self._checkpoint_due.set()
             self._start("checkpoint", self._checkpoint)
             return False
