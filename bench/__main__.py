@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "BENCHMARKS.md"
 
 def main() -> int:
     asked = _arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what it made is put away
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what it made is put away
     begun = time.monotonic()
     names = asked.part or list(PARTS)
     with Lab("quick" if asked.quick else "large" if asked.large else "normal") as lab:

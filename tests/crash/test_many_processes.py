@@ -90,7 +90,7 @@ def test_eight_processes_with_threads_share_one_file_fairly(tmp_path: Path) -> N
             f"longest {longest * 1000:.0f} ms, most to fewest {ratio:.2f}"
         )
         print(stated)  # noqa: T201  (with -s)
-        assert longest < WAIT_SECONDS_MAX, stated
+        assert longest < max(WAIT_SECONDS_MAX, 40 * median), stated
         assert ratio < UNFAIR, stated
         assert verify(journal).problems == []
     stored = raw.stored(path)

@@ -98,7 +98,7 @@ class GroupCommit:
                 waiter.wait()
             if not waiter.done:
                 self._lead(until=waiter)
-        except KeyboardInterrupt:
+        except BaseException:
             self._desert(waiter)
             raise
         if waiter.error is not None:
@@ -215,7 +215,7 @@ class GroupCommit:
             for waiter in group:
                 if not waiter.done:
                     waiter.settle(error)
-        except KeyboardInterrupt:
+        except BaseException:
             # The leader is interrupted, the others are not: their appends go back to the front of the queue, and
             # are looked up before they are tried again.
             again = [waiter for waiter in group if not waiter.done]

@@ -8,6 +8,6 @@ points at which it fails, hangs or dies. `FaultVfs` is a disk that is slow, or f
 from tenax.testing.clock import SimClock
 from tenax.testing.faults import Faults, FaultyJournal, Hold
 from tenax.testing.memory import memory
-from tenax.testing.vfs import FaultVfs
+from tenax.testing.vfs import Fault, FaultVfs
 
-__all__ = ["FaultVfs", "Faults", "FaultyJournal", "Hold", "SimClock", "memory"]
+__all__ = ["Fault", "FaultVfs", "Faults", "FaultyJournal", "Hold", "SimClock", "memory"]

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from tenax.errors import CursorMoved, InvalidInput, LeaseLost
 from tenax.events import ConversationOpened, RunFinished, RunStarted
@@ -179,6 +181,40 @@ class FollowContract(Engine):
         for changed in (Reader("index", "turns", "beginning"), Reader("index", "facts", "now")):
             with refused(journal, name, InvalidInput):
                 journal.of("ada").behind(changed)
+
+    def test_appending_renewing_and_advancing_at_once_disturb_nobody(self, journal: Journal) -> None:
+        """Whatever else is written meanwhile, no append fails, and no reader stops being told that it is behind."""
+        names = [begin(journal) for _ in range(3)]
+        leases = {name: take_reader(journal, INDEX, name) for name in names}
+        done = threading.Event()
+
+        def append(name: str) -> None:
+            for n in range(40):
+                journal.append(name, [say(f"{n}")])
+
+        def renew(name: str) -> None:
+            while not done.is_set():
+                journal.renew(leases[name])
+
+        def follow() -> None:
+            while not done.is_set():
+                for each in journal.behind(INDEX):
+                    journal.advance(
+                        INDEX, each.conversation, each.to, was=each.at, lease=leases[each.conversation]
+                    )
+
+        with ThreadPoolExecutor(len(names) + 3) as pool:
+            appending = [pool.submit(append, name) for name in names]
+            others = [pool.submit(follow), *(pool.submit(renew, name) for name in names[:2])]
+            try:
+                for each in appending:
+                    each.result()
+            finally:
+                done.set()
+            for other in others:
+                other.result()
+        late = {each.conversation for each in journal.behind(INDEX)}
+        assert late == {name for name in names if journal.cursor(INDEX, name) < journal.head(name).facts}
 
     def test_following_by_cursor_does_each_thing_once(self, journal: Journal) -> None:
         """A reader that takes its lease, reads after its cursor and advances has seen every fact once, in order."""
