@@ -707,6 +707,23 @@ def test_a_postgresql_search_opens_no_sqlite(postgres_url: str, monkeypatch: pyt
         journal.delete(journal.search("needle").hits[0].conversation)
 
 
+def test_a_phrase_is_found_behind_many_that_only_have_its_words(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an index proposes and the text does not bear out takes no place on the page."""
+    monkeypatch.setattr("tenax.journal.search_postgres.WINDOWS", (5, 10))
+    monkeypatch.setattr("tenax.journal.search_postgres.LOOKED_UP", 20)
+    begin(journal, *[say(f"a blue whale {n} 猫 喜") for n in range(8)], name="c")
+    for _ in range(2):
+        begin(journal, *[say(f"blue, not a whale {n} 喜 of 猫 whaleblue") for n in range(60)])
+    settle(journal)
+    for words in ('"blue whale"', '"猫 喜"', 'blue* "a blue"', '"blue whale 0" blue'):
+        for limit in (2, 5, 100):
+            hits = every_hit(journal, words, limit)
+            assert [hit.conversation for hit in hits] == ["c"] * (1 if "0" in words else 8), words
+    assert len(journal.search('"blue whale"', conversation="c", limit=5).hits) == 5
+
+
 def test_rare_words_are_found_behind_many_newer_messages(journal: Journal) -> None:
     """Past what is walked one by one, the index is asked: words, pieces, short words and other scripts."""
     begin(journal, say("the Needle of go 猫 喜欢"))

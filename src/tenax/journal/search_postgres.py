@@ -10,6 +10,7 @@ server without pg_trgm gives the same answers by reading on.
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from tenax.errors import TenaxError
@@ -19,7 +20,7 @@ from tenax.journal.search_index import READER, Key, Move, Position, Proposed, Se
 from tenax.journal.store import Trouble
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tenax.journal.postgres import PostgresStore
     from tenax.journal.query import Query
@@ -29,6 +30,9 @@ __all__ = ["PostgresSearch"]
 
 WINDOWS = (500, 2000)
 """How many messages are walked before the rest is looked up."""
+LOOKED_UP = 500
+LOOK_SECONDS = 1.0
+"""How long a search looks at what the index proposes: words that are all common but rarely side by side."""
 PAGE = 1000
 INDEX_SECONDS = 600
 _NEWEST: Key = (2**63 - 1, 2**63 - 1)
@@ -62,44 +66,48 @@ class PostgresSearch(SearchIndex):
     def propose(
         self, user: str, query: Query, *, num: int | None, before: Key | None, limit: int
     ) -> Proposed:
-        at, place = before or _NEWEST
-        pieces = [f"%{_escape(piece)}%" for piece in sorted(query.pieces, key=len, reverse=True)]
-        where = {"owner": user, "at": at, "limit": limit, "likes": pieces, "keys": list(query.keys)}
-        if num is not None:
-            low, high = bounds(num)
-            rows = self._read("search_within", {**where, "low": low, "high": high, "before": place})
-            return Proposed(_matching(query, rows))
-        return Proposed(self._walk(query, {**where, "place": place}, limit))
-
-    def _walk(self, query: Query, where: dict[str, Any], limit: int) -> list[Key]:
-        """Window after window; then, if an index has them, all the rest at once."""
+        likes = [f"%{_escape(piece)}%" for piece in query.pieces]
+        where = {"owner": user, "likes": likes, "keys": list(query.keys)}
+        deadline = self._store.clock.monotonic() + LOOK_SECONDS
         found: list[Key] = []
-        look_up = bool(query.keys or query.implied) or self._pieces()
-        window = 0
-        while len(found) < limit:
-            if window == len(WINDOWS) and look_up:
-                rows = self._look_up(query, where)
-                return found + _matching(query, rows)[: limit - len(found)]
-            size = WINDOWS[min(window, len(WINDOWS) - 1)]
-            rows = self._read("search_walk", {**where, "limit": size})
-            found += _matching(query, rows)
-            if len(rows) < size:
+        for rows in self._pages(query, where, num, before or _NEWEST, limit):
+            found += [
+                (at, place) for at, place, folded in rows if folded is not None and query.matches(folded)
+            ]
+            if len(found) >= limit:
                 break
-            where = {**where, "at": rows[-1][0], "place": rows[-1][1]}
-            window += 1
-        return found[:limit]
+            if rows and self._store.clock.monotonic() > deadline:
+                return Proposed(found, rows[-1][:2])
+        return Proposed(found[:limit])
 
-    def _look_up(self, query: Query, where: dict[str, Any]) -> list[Row]:
-        """Through pieces that hold letters if there are any, because they are rarer than short words are."""
-        pieces = [f"%{_escape(piece)}%" for piece in query.pieces if has_word(piece) and self._pieces()]
+    def _pages(
+        self, query: Query, where: dict[str, Any], num: int | None, last: Key, limit: int
+    ) -> Iterator[list[Row]]:
+        """Messages that may be meant, newest first, until there are no more."""
+        low, high = bounds(num or 0)
+        for page in count():
+            name, size, terms = "search_within", max(limit, LOOKED_UP), {"low": low, "high": high}
+            if num is None and page >= len(WINDOWS):
+                name, terms = self._look_up(query, where)
+            elif num is None:
+                name = "search_walk"
+            if name == "search_walk":
+                size = WINDOWS[min(page, len(WINDOWS) - 1)]
+            asked = {**where, **terms, "at": last[0], "place": last[1], "limit": size}
+            rows = self._store.query(name, **asked)
+            yield rows
+            if len(rows) < size:
+                return
+            last = rows[-1][0], rows[-1][1]
+
+    def _look_up(self, query: Query, where: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """How the index is asked: through pieces that hold letters if it can be, because they are the rarest."""
+        has_pieces = self._pieces()
+        pieces = sorted((like for like in where["likes"] if has_pieces and has_word(like)), key=len)
         keys = [*query.keys, *query.implied]
-        if keys and not pieces:
-            return self._read("search_by_keys", {**where, "keys": keys})
-        pieces = sorted(pieces or where["likes"], key=len)
-        return self._read("search_by_pieces", {**where, "first": pieces[-1], "second": pieces[0]})
-
-    def _read(self, name: str, where: dict[str, Any]) -> list[Row]:
-        return self._store.read(lambda tx: tx.run(name, where))
+        if pieces:
+            return "search_by_pieces", {"first": pieces[-1], "second": pieces[0]}
+        return ("search_by_keys", {"keys": keys}) if keys else ("search_walk", {})
 
     def found(self, user: str, places: Sequence[int]) -> list[Row]:
         return self._store.query("found", owner=user, places=list(places))
@@ -180,10 +188,6 @@ class PostgresSearch(SearchIndex):
 
     def close(self) -> None:
         """The store closes its connections."""
-
-
-def _matching(query: Query, rows: Sequence[Row]) -> list[Key]:
-    return [(at, place) for at, place, folded in rows if folded is not None and query.matches(folded)]
 
 
 def _escape(piece: str) -> str:

@@ -46,7 +46,7 @@ from search_docs where owner = :owner and (at, place) < (:at, :place) order by a
 select at, place, folded from (
     with conversation as materialized (select * from search_docs where place > :low and place <= :high)
     select * from conversation) f
-where owner = :owner and (at, place) < (:at, :before)
+where owner = :owner and (at, place) < (:at, :place)
       and folded like all (cast(:likes as text[])) and keys @> cast(:keys as text[])
 order by at desc, place desc limit :limit
 
