@@ -14,6 +14,8 @@ from typing import Protocol
 
 __all__ = ["Clock", "Ids", "SystemClock", "is_append_id"]
 
+_CHANCE_BYTES = 4096
+
 
 class Clock(Protocol):
     """Time as the journal needs it."""
@@ -56,6 +58,7 @@ class Ids:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._chance: list[bytes] = []
 
     def conversation(self) -> str:
         return f"c_{self._uuid7()}"
@@ -71,13 +74,18 @@ class Ids:
 
     def append(self) -> bytes:
         """The bytes of a version 7 UUID, made the short way: every append needs one."""
-        chance = bytearray(os.urandom(10))
-        chance[0] = 0x70 | chance[0] & 0x0F
-        chance[2] = 0x80 | chance[2] & 0x3F
-        return (self._clock.now_us() // 1000).to_bytes(6, "big") + chance
+        chance = self.salt()
+        versioned = bytes((0x70 | chance[0] & 0x0F, chance[1], 0x80 | chance[2] & 0x3F))
+        return (self._clock.now_us() // 1000).to_bytes(6, "big") + versioned + chance[3:10]
 
     def salt(self) -> bytes:
-        return os.urandom(16)
+        """16 bytes of chance. The system is asked for many at once, because every append needs two."""
+        try:
+            return self._chance.pop()
+        except IndexError:
+            more = os.urandom(_CHANCE_BYTES)
+            self._chance += [more[start : start + 16] for start in range(16, _CHANCE_BYTES, 16)]
+            return more[:16]
 
     def _uuid7(self) -> uuid.UUID:
         ms = self._clock.now_us() // 1000

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import os
 import queue
 import threading
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
@@ -216,11 +215,11 @@ class Threads:
         self._count = count
         self._threads: list[threading.Thread] = []
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._pid = os.getpid()
+        self._forks = guard.forks()
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run this on one of the threads and wait for it."""
-        guard.refuse_after_fork(self._pid)
+        guard.refuse_after_fork(self._forks)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 

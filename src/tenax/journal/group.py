@@ -8,7 +8,6 @@ its group has returned.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from typing import TYPE_CHECKING
@@ -78,7 +77,7 @@ class GroupCommit:
     def __init__(self, commit: Callable[[list[Waiter]], None], name: str) -> None:
         self._commit = commit
         self._name = name
-        self._pid = os.getpid()
+        self._forks = guard.forks()
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._stopped = False
@@ -94,10 +93,12 @@ class GroupCommit:
     def run(self, waiter: Waiter) -> list[Recorded]:
         """Append and wait for the outcome."""
         try:
-            if not self._join(waiter):
+            if self._join(waiter):
+                self._lead([waiter], until=waiter)
+            else:
                 waiter.wait()
-            if not waiter.done:
-                self._lead(until=waiter)
+                if not waiter.done:
+                    self._lead(self._take(), until=waiter)
         except BaseException:
             self._desert(waiter)
             raise
@@ -125,8 +126,8 @@ class GroupCommit:
             writer.join()
 
     def _join(self, waiter: Waiter) -> bool:
-        """Queue up. True if the caller has to lead."""
-        guard.refuse_after_fork(self._pid)
+        """Queue up. True if there is nobody: then the caller leads, and a thread is its own first group."""
+        guard.refuse_after_fork(self._forks)
         with self._lock:
             if self._closed:
                 raise StoreMisused("The store was closed.")
@@ -134,13 +135,17 @@ class GroupCommit:
                 raise StoreBusy(
                     f"{WAITING_MAX:,} appends wait for the store already; this one was not taken."
                 )
-            self._waiting.append(waiter)
-            if not self._led:
+            alone = not self._led
+            if alone:
                 self._led = waiter.leads = True
+            if alone and waiter.future is None:
+                self.groups += 1
+                self.appends += 1
                 return True
-            if waiter.future is None:
+            self._waiting.append(waiter)
+            if not alone and waiter.future is None:
                 waiter.block()
-            return False
+            return alone
 
     def _desert(self, waiter: Waiter) -> None:
         """The caller was interrupted (Ctrl-C). Its append goes on without it; if it led, the writer thread leads."""
@@ -162,34 +167,39 @@ class GroupCommit:
             self._call_writer.acquire()
             if self._writer_leads:
                 self._writer_leads = False
-                self._lead(until=None)
+                self._lead(self._take(), until=None)
             if self._stopped:
                 return
 
-    def _lead(self, until: Waiter | None) -> None:
+    def _lead(self, group: list[Waiter], until: Waiter | None) -> None:
         """Commit group after group: until this waiter is done, or (the writer thread) until nobody waits."""
         while True:
-            group = self._take()
             if group:
                 self._settle(group)
             with self._lock:
-                if self._waiting and (until is None or not until.done):
-                    continue
-                if until is not None:
+                go_on = self._waiting and (until is None or not until.done)
+                if until is not None and not go_on:
                     until.leads = False
                 if not self._waiting:
                     self._led = False
-                    self._idle.notify_all()
+                    if self._closed:
+                        self._idle.notify_all()
                     return
-                # Leadership goes on to the first who waits; `_led` stays true, so nobody else takes it.
-                heir = self._waiting[0]
-                has_thread = heir.future is None and not heir.deserted
-                heir.leads = has_thread
-            if has_thread:
-                heir.wake()
-            else:
-                self._wake_writer()
-            return
+            if not go_on:
+                self._hand_on()
+                return
+            group = self._take()
+
+    def _hand_on(self) -> None:
+        """Leadership goes on to the first who waits; `_led` stays true, so nobody else takes it."""
+        with self._lock:
+            heir = self._waiting[0]
+            has_thread = heir.future is None and not heir.deserted
+            heir.leads = has_thread
+        if has_thread:
+            heir.wake()
+        else:
+            self._wake_writer()
 
     def _take(self) -> list[Waiter]:
         """The next group: bounded by count and bytes; what has to be alone is alone."""
@@ -225,13 +235,15 @@ class GroupCommit:
                 self._waiting.extendleft(reversed(again))
             raise
         finally:
-            _tell([waiter for waiter in group if waiter.done])
+            _tell(group)
 
 
 def _tell(group: list[Waiter]) -> None:
-    """Wake everybody in the group: threads one by one, each event loop once."""
+    """Wake everybody in the group who is done: threads one by one, each event loop once."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Waiter]] = {}
     for waiter in group:
+        if not waiter.done:
+            continue
         if waiter.future is None:
             waiter.wake()
         else:

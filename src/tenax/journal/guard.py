@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from tenax.errors import CannotOpen, StoreMisused
 
-__all__ = ["protect", "refuse_after_fork", "refuse_network_file_system"]
+__all__ = ["forks", "protect", "refuse_after_fork", "refuse_network_file_system"]
 
 _NETWORK = frozenset(
     {
@@ -25,6 +25,20 @@ _NETWORK = frozenset(
 )  # fmt: skip
 _protected: set[str] = set()
 _hooked = False
+_forks = 0
+
+
+def forks() -> int:
+    """How often this process and those it comes from were forked. What is opened now is good until that changes."""
+    return _forks
+
+
+def _forked() -> None:
+    global _forks  # noqa: PLW0603  (every append asks, and a look at a number is quicker than the kernel's answer)
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def protect(path: Path) -> None:
@@ -88,9 +102,9 @@ def _refuse_if_open(real: str) -> None:
             )
 
 
-def refuse_after_fork(pid: int) -> None:
+def refuse_after_fork(opened_at: int) -> None:
     """A child process has its parent's locks and connections but not its threads; nothing of them may be used."""
-    if os.getpid() != pid:
+    if _forks != opened_at:
         raise StoreMisused(
             "The store was opened before a fork and may not be used after it.",
             hint="open it in the new process",

@@ -6,8 +6,8 @@ Every refusal is found here, by reading, so a refused append has written nothing
 
 from __future__ import annotations
 
-import copy
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -222,31 +222,21 @@ class Loaded:
 class Batch:
     """All that one transaction writes. Rows stand as the statements take them."""
 
-    __slots__ = (
-        "asleep", "changes", "facts", "imported", "mentions", "moved", "opened", "partials", "received", "rows",
-        "states", "touched", "turned",
-    )  # fmt: skip
+    __slots__ = ("changes", "moved", "opened", "rows", "states", "woken")
 
     def __init__(self) -> None:
         self.states: dict[Key, HeadState] = {}
         """The heads as they will be."""
         self.moved: dict[Key, None] = {}
         """Those of them that more than partials moved."""
-        self.opened: list[Key] = []
-        self.imported: set[Key] = set()
-        self.facts: list[tuple[Any, ...]] = []
-        self.partials: list[tuple[Any, ...]] = []
-        self.rows: list[tuple[int, int, int, int]] = []
+        self.opened: dict[Key, bool] = {}
+        """Conversations that are new; true for those that come from elsewhere."""
+        self.rows: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        """New rows, by the statement that takes them."""
         self.changes: list[tuple[Key, Change]] = []
         """What else changes; an append with such changes has the transaction to itself, or opens its conversation."""
-        self.received: list[tuple[Any, ...]] = []
-        self.mentions: list[tuple[str, str, int]] = []
-        self.touched: list[tuple[int, int]] = []
-        """When the list shows a conversation as updated, and its number."""
-        self.asleep: list[int] = []
-        """Conversations whose readers have to be told that they are behind."""
-        self.turned: list[int] = []
-        """Conversations in which a run finished."""
+        self.woken: defaultdict[str, list[int]] = defaultdict(list)
+        """Conversations whose readers have to be told that they are behind, by what they follow."""
 
 
 Opener = Callable[[Key, int, ConversationOpened], int]
@@ -273,11 +263,12 @@ def plan(
         base = state.num << SEQ_BITS
         facts = [(base | fact[0], *fact[1:]) for fact in facts]
         partials = [(base | partial[0], *partial[1:]) for partial in partials]
-    batch.partials += partials
+    if partials:
+        batch.rows["put_partial"] += partials
     if facts:
         _join(batch, key, state, facts, changes)
         if state.turns != turns:
-            batch.turned.append(state.num)
+            batch.woken["turns"].append(state.num)
     loaded.heads[key] = batch.states[key] = state
     if append.repeated or append.dedup is not None:
         _remember(append, state, recorded, loaded, batch)
@@ -325,9 +316,7 @@ def _open(append: Append, key: Key, state: HeadState, at: int, opener: Opener, b
     assert isinstance(opened, ConversationOpened)
     state.num = opener(key, at, opened)
     state.listed_at = at
-    batch.opened.append(key)
-    if append.imported:
-        batch.imported.add(key)
+    batch.opened[key] = append.imported
 
 
 def _join(
@@ -335,23 +324,25 @@ def _join(
 ) -> None:
     """Add the facts of an append, and what they change."""
     base = state.num << SEQ_BITS
-    batch.facts += facts
+    rows = batch.rows
+    rows["put_event"] += facts
     batch.moved[key] = None
     for change in changes:
         if type(change) is PutRow:
-            batch.rows.append((base | change[0], change[1], change[2], change[3]))
+            rows["put_row"].append((base | change[0], change[1], change[2], change[3]))
         else:
             batch.changes.append((key, change))
     at = facts[-1][2]
     if abs(at - state.listed_at) >= LISTED_EVERY_US:
         state.listed_at = at
-        batch.touched.append((at, state.num))
+        rows["touch"].append((at, state.num))
     if not state.woken:
         state.woken = True
-        batch.asleep.append(state.num)
+        batch.woken["facts"].append(state.num)
     for fact in facts:
         if b'"blob"' in fact[6]:
-            batch.mentions += [(key[0], each, fact[0]) for each in blobs_of(msgspec.json.decode(fact[6]))]
+            blobs = blobs_of(msgspec.json.decode(fact[6]))
+            rows["put_mention"] += [(key[0], each, fact[0]) for each in blobs]
 
 
 def _remember(
@@ -362,7 +353,7 @@ def _remember(
         source, dedup_id = append.dedup.source, append.dedup.id
         loaded.received[append.user, source, dedup_id] = Stored(recorded)
         place = state.num << SEQ_BITS | recorded[0].seq
-        batch.received.append((append.user, source, dedup_id, place, len(recorded)))
+        batch.rows["put_received"].append((append.user, source, dedup_id, place, len(recorded)))
     if append.repeated:
         loaded.appended[append.append_id] = Stored(recorded)
 
@@ -423,7 +414,7 @@ def _state(append: Append, loaded: Loaded, key: Key) -> HeadState:
         return HeadState(0, append.conversation, append.user)
     if append.opens:
         raise ConversationExists(f"The id {append.conversation} is taken.", hint="let the store make the id")
-    return copy.copy(state)
+    return state.__copy__()
 
 
 def _check(append: Append, state: HeadState, loaded: Loaded, look: Lookup) -> None:

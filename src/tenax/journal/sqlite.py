@@ -75,8 +75,9 @@ class SqliteStore(Store):
     ) -> None:
         super().__init__(clock, ids, patience)
         self.path = path
+        self._name = str(path)
         self._vfs = vfs
-        self._pid = os.getpid()
+        self._forks = guard.forks()
         self._boot = clock.boot_id()
         self._write_lock = threading.Lock()
         self._writer: apsw.Connection | None = None
@@ -218,7 +219,7 @@ class SqliteStore(Store):
 
     def _identity(self) -> tuple[int, int] | None:
         try:
-            found = self.path.stat()
+            found = os.stat(self._name)  # noqa: PTH116  (every append asks, and this is the quick way)
         except OSError:
             return None
         return found.st_dev, found.st_ino
@@ -307,7 +308,7 @@ class SqliteStore(Store):
     def _check_use(self) -> None:
         if self._closed.is_set():
             raise StoreMisused("The store was closed.")
-        guard.refuse_after_fork(self._pid)
+        guard.refuse_after_fork(self._forks)
 
     def _queue(self) -> None:
         """Queue with the writers of other processes."""
@@ -595,7 +596,7 @@ class SqliteStore(Store):
     # -- the end ---------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        if self._closed.is_set() or os.getpid() != self._pid:
+        if self._closed.is_set() or guard.forks() != self._forks:
             return
         self.queue.close()
         if self._instance is not None:
@@ -665,8 +666,12 @@ class SqliteTx:
         return self._execute(_SQL[name], params).fetchall()
 
     def many(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        if not _SQL[name].startswith("insert"):
-            self._connection.executemany(_SQL[name], rows)
+        text = _SQL[name]
+        if len(rows) == 1:
+            self._execute(text, rows[0])
+            return
+        if not text.startswith("insert"):
+            self._connection.executemany(text, rows)
             return
         start = 0
         for size in _CHUNKS:

@@ -242,24 +242,28 @@ class Store(abc.ABC):
 
     def _commit(self, group: list[Waiter]) -> None:
         """Settle every waiter of the group. Called by one thread at a time."""
+        trouble = self._tried(group)
+        if trouble is None:
+            return
         if len(group) > 1:
-            try:
-                self._attempt(group)
-            except Trouble as trouble:
-                self._note(group, trouble)
-                self._recover(trouble)
-            else:
-                return
+            self._note(group, trouble)
+            self._recover(trouble)
+            trouble = None
         for waiter in group:
-            self._commit_one(waiter)
+            self._try_again(waiter, trouble)
 
-    def _commit_one(self, waiter: Waiter) -> None:
+    def _tried(self, group: list[Waiter]) -> Trouble | None:
+        try:
+            self._attempt(group)
+        except Trouble as trouble:
+            return trouble
+        return None
+
+    def _try_again(self, waiter: Waiter, trouble: Trouble | None) -> None:
         pause = _FIRST_PAUSE
         looked_up = False
         while not waiter.done:
-            try:
-                self._attempt([waiter])
-            except Trouble as trouble:
+            if trouble is not None:
                 # An attempt after an unknown outcome begins by looking the append up; one such attempt is made even
                 # where waiting is of no use (a disk that is full), because it may find it stored.
                 use = not trouble.lasting or (
@@ -272,7 +276,8 @@ class Store(abc.ABC):
                     return
                 self.clock.sleep(pause)
                 self._recover(trouble)
-            pause = min(pause * 2, _LONGEST_PAUSE)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+            trouble = self._tried([waiter])
 
     def _recover(self, trouble: Trouble) -> None:
         try:
@@ -305,8 +310,7 @@ class Store(abc.ABC):
             loaded = self._load(tx, appends)
             outcomes = [self._plan(tx, append, loaded, batch) for append in appends]
             self.reach("write")
-            self._store(tx, batch)
-            self.keep(batch.states, [key for key, change in batch.changes if isinstance(change, Recount)])
+            self.keep(batch.states, self._store(tx, batch))
             self.reach("commit")
         self.reach("committed")
         for waiter, outcome in zip(group, outcomes, strict=True):
@@ -381,14 +385,10 @@ class Store(abc.ABC):
 
     # -- what a group writes ---------------------------------------------------------------------------------
 
-    def _store(self, tx: Tx, batch: Batch) -> None:
-        for name, rows in (
-            ("put_event", batch.facts),
-            ("put_partial", batch.partials),
-            ("put_row", batch.rows),
-        ):
-            if rows:
-                tx.many(name, rows)
+    def _store(self, tx: Tx, batch: Batch) -> Sequence[Key]:
+        """Write it all. Says whose messages had to be counted again."""
+        for name, rows in batch.rows.items():
+            tx.many(name, rows)
         recount = self._apply(tx, batch) if batch.changes else ()
         if batch.moved:
             tx.many("put_head", [_head_row(batch.states[key]) for key in batch.moved])
@@ -397,29 +397,18 @@ class Store(abc.ABC):
             tx.many("set_head_seq", heads)
         for key in recount:
             _recount(tx, batch.states[key])
-        for name, rows in (
-            ("touch", batch.touched),
-            ("put_mention", batch.mentions),
-            ("put_received", batch.received),
-        ):
-            if rows:
-                tx.many(name, rows)
-        for follows, nums in (("facts", batch.asleep), ("turns", batch.turned)):
-            if nums:
-                self.wake_readers(tx, nums, follows)
-        self._place_cursors(tx, batch)
+        for follows, nums in batch.woken.items():
+            self.wake_readers(tx, nums, follows)
+        for key, imported in batch.opened.items():
+            self._place_cursors(tx, batch.states[key], imported=imported)
+        return recount
 
     @staticmethod
-    def _place_cursors(tx: Tx, batch: Batch) -> None:
+    def _place_cursors(tx: Tx, state: HeadState, *, imported: bool) -> None:
         """Every reader has its place in a new conversation: at its beginning, or after what was imported."""
-        for key in batch.opened:
-            state = batch.states[key]
-            follows = {"facts": state.facts, "turns": state.turns, "due": state.due}
-            tx.run(
-                "new_cursors",
-                {"num": state.num, "now": state.head if key in batch.imported else 0, **follows},
-            )
-            state.woken = key not in batch.imported
+        follows = {"facts": state.facts, "turns": state.turns, "due": state.due}
+        tx.run("new_cursors", {"num": state.num, "now": state.head if imported else 0, **follows})
+        state.woken = not imported
 
     @staticmethod
     def _apply(tx: Tx, batch: Batch) -> list[Key]:

@@ -213,9 +213,11 @@ select name from stretches where owner = :owner and parent = :name order by num
 
 -- name: list
 select c.id, s.name, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num
-from conversations c join heads h on h.conversation = c.num left join stretches s on s.num = h.stretch
-where c.owner = :owner and c.archived = :archived and (c.pinned, c.updated_at, c.num) < (:pinned, :updated_at, :num)
-order by c.pinned desc, c.updated_at desc, c.num desc limit :limit
+from (select * from conversations
+      where owner = :owner and archived = :archived and (pinned, updated_at, num) < (:pinned, :updated_at, :num)
+      order by pinned desc, updated_at desc, num desc limit :limit) c
+     join heads h on h.conversation = c.num left join stretches s on s.num = h.stretch
+order by c.pinned desc, c.updated_at desc, c.num desc
 
 -- name: summary
 select c.id, s.name, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num
