@@ -230,15 +230,22 @@ class Journal:
         _page(limit)
         pinned, updated_at, num = after or (2, 1 << 62, 1 << 62)
         where = {"owner": self._user(), "archived": int(archived), "limit": limit}
-        rows = self._store.query("list", **where, pinned=pinned, updated_at=updated_at, num=num)
-        return [_summary(row) for row in rows]
+        return self._summaries("list", {**where, "pinned": pinned, "updated_at": updated_at, "num": num})
 
     def summary(self, conversation: str) -> Summary:
         """A conversation as the list shows it."""
-        rows = self._store.query("summary", num=self._num(conversation))
-        if not rows:
+        found = self._summaries("summary", {"num": self._num(conversation)})
+        if not found:
             raise self._missing(conversation)
-        return _summary(rows[0])
+        return found[0]
+
+    def _summaries(self, name: str, where: dict[str, Any]) -> list[Summary]:
+        def work(tx: Tx) -> list[Summary]:
+            rows = tx.run(name, where)
+            names = self._store.stretch_names(tx, {row[1] for row in rows})
+            return [_summary(row, names.get(row[1])) for row in rows]
+
+        return self._store.read(work)
 
     def stretch(self, name: str) -> Stretch | None:
         """A stretch by its name."""
@@ -707,8 +714,8 @@ def _page(limit: object) -> None:
         raise InvalidInput(f"A page has 1 to {_PAGE_MAX:,} rows, not {limit!r}.")
 
 
-def _summary(row: tuple[Any, ...]) -> Summary:
-    conversation, stretch, title, source, messages, opened_at, updated_at, pinned, archived, run, num = row
+def _summary(row: tuple[Any, ...], stretch: str | None) -> Summary:
+    conversation, _, title, source, messages, opened_at, updated_at, pinned, archived, run, num = row
     marks = bool(pinned), bool(archived), run is not None
     place = (pinned, updated_at, num)
     return Summary(conversation, stretch, title, source, messages, opened_at, updated_at, *marks, place)

@@ -6,6 +6,7 @@ Every refusal is found here, by reading, so a refused append has written nothing
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable
@@ -414,7 +415,7 @@ def _state(append: Append, loaded: Loaded, key: Key) -> HeadState:
         return HeadState(0, append.conversation, append.user)
     if append.opens:
         raise ConversationExists(f"The id {append.conversation} is taken.", hint="let the store make the id")
-    return state.__copy__()
+    return copy.copy(state)
 
 
 def _check(append: Append, state: HeadState, loaded: Loaded, look: Lookup) -> None:

@@ -548,11 +548,12 @@ class PostgresStore(Store):
 
     def _name_stretches(self, tx: Tx, states: Iterable[HeadState]) -> None:
         """After the heads, and not with them: only what is asked once they are locked is sure to be of now."""
-        wanted = {state.stretch for state in states} - {0} - self._stretches.keys()
-        for num, name in tx.run("stretch_names", {"nums": list(wanted)}) if len(wanted) > 1 else ():
-            self._stretches[num] = name
+        self.stretch_names(tx, {state.stretch for state in states})
         for state in states:
             state.stretch_name = self.stretch_name(tx, state.stretch)
+
+    def read_names(self, tx: Tx, nums: Sequence[int]) -> Iterable[Row]:
+        return tx.run("stretch_names", {"nums": list(nums)})
 
     def wake_readers(self, tx: Tx, nums: list[int], follows: str) -> None:
         tx.run("wake_readers", {"nums": nums, "follows": follows})

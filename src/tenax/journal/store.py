@@ -47,7 +47,7 @@ from tenax.journal.rebuild import rebuild
 from tenax.journal.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from tenax.clock import Clock, Ids
@@ -192,20 +192,26 @@ class Store(abc.ABC):
             found = self.know((user, conversation), rows[0][0])
         return found
 
-    def stretch_name(self, tx: Tx, num: int) -> str | None:
-        """The name of a stretch by its number. It never changes, so it is kept."""
-        if not num:
-            return None
-        name = self._stretches.get(num)
-        if name is None:
-            rows = tx.run("stretch_name", (num,))
-            if not rows:
-                raise StoreDamaged("A conversation has lost its open stretch.", hint="run: tenax doctor")
-            name = str(rows[0][0])
-            if len(self._stretches) >= NUMS_MAX:
+    def stretch_names(self, tx: Tx, nums: Collection[int]) -> Mapping[int, str]:
+        """Names of stretches by their numbers, of these and maybe of others. They never change, so they are kept."""
+        missing = [num for num in nums if num and num not in self._stretches]
+        if missing:
+            if len(self._stretches) + len(missing) > NUMS_MAX:
                 self._stretches.clear()
-            self._stretches[num] = name
-        return name
+                missing = [num for num in nums if num]
+            self._stretches.update(self.read_names(tx, missing))
+        return self._stretches
+
+    def read_names(self, tx: Tx, nums: Sequence[int]) -> Iterable[Row]:
+        """Numbers and names of these stretches."""
+        return [(num, name) for num in nums for (name,) in tx.run("stretch_name", (num,))]
+
+    def stretch_name(self, tx: Tx, num: int) -> str | None:
+        """The name of a stretch by its number."""
+        names = self.stretch_names(tx, (num,))
+        if num and num not in names:
+            raise StoreDamaged("A conversation has lost its open stretch.", hint="run: tenax doctor")
+        return names.get(num)
 
     def forget(self, key: Key) -> None:
         """The conversation is deleted."""

@@ -212,17 +212,16 @@ where s.owner = :owner and s.name = :name
 select name from stretches where owner = :owner and parent = :name order by num
 
 -- name: list
-select c.id, s.name, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num
+select c.id, h.stretch, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num
 from (select * from conversations
       where owner = :owner and archived = :archived and (pinned, updated_at, num) < (:pinned, :updated_at, :num)
       order by pinned desc, updated_at desc, num desc limit :limit) c
-     join heads h on h.conversation = c.num left join stretches s on s.num = h.stretch
+     join heads h on h.conversation = c.num
 order by c.pinned desc, c.updated_at desc, c.num desc
 
 -- name: summary
-select c.id, s.name, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num
-from conversations c join heads h on h.conversation = c.num left join stretches s on s.num = h.stretch
-where c.num = :num
+select c.id, h.stretch, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num
+from conversations c join heads h on h.conversation = c.num where c.num = :num
 
 -- name: run
 select started_seq, finished_seq, outcome, late, sealed_seq from runs where conversation = :num and run = :run
