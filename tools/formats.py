@@ -9,12 +9,12 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from tenax.events import BODY_BYTES_MAX, KINDS, Copied, Event, Origin, encode
+from tenax.events import BODY_BYTES_MAX, KINDS, Blob, Copied, Event, Origin, Usage, encode
 from tenax.parts import Part, Text
 
 TARGET = Path(__file__).parents[1] / "docs" / "formats" / "events.md"
 PARTS = get_args(Part)
-VALUES = (Origin, Copied)
+VALUES = (Blob, Copied, Origin, Usage)
 
 HEAD = f"""# Events
 
@@ -40,10 +40,19 @@ _NAMES: dict[object, str] = {
     str: "text",
     int: "number",
     bool: "true or false",
+    float: "number",
     Any: "any JSON",
     NoneType: "null",
 }
-_SAMPLES: dict[object, object] = {str: "...", int: 7, bool: True, dict: {"key": "value"}}
+_SAMPLES: dict[object, object] = {
+    str: "...",
+    int: 7,
+    float: 60.0,
+    bool: True,
+    dict: {"key": "value"},
+    Blob: Blob("9f86d081"),
+    Usage: Usage(input=1200, output=80),
+}
 
 
 def page() -> str:

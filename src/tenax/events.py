@@ -24,8 +24,13 @@ __all__ = [
     "FACTS",
     "KINDS",
     "PARTIALS",
+    "ApprovalAnswered",
+    "ApprovalAsked",
+    "Blob",
     "ContentErased",
     "ContextCompacted",
+    "ContextKept",
+    "ContextOpened",
     "ContextSummarised",
     "ConversationArchived",
     "ConversationCleared",
@@ -41,14 +46,23 @@ __all__ = [
     "MessageSystem",
     "MessageTool",
     "MessageUser",
+    "ModelFailed",
+    "ModelRequested",
+    "ModelUsed",
     "Origin",
     "ReplyDelta",
     "RunFinished",
     "RunLate",
+    "RunRecovered",
     "RunSealed",
     "RunStarted",
+    "RunStop",
     "StretchEnded",
+    "ToolFinished",
+    "ToolLate",
+    "ToolStarted",
     "Unknown",
+    "Usage",
     "decode",
     "encode",
 ]
@@ -73,6 +87,21 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     conversation: str
     seq: int
     digest: str
+
+
+class Blob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Bytes of the store, by their hash."""
+
+    blob: str
+
+
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a call of a model took. `cost` in US dollars, where the provider says it or the person set a price."""
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+    cost: float | None = None
 
 
 class Copied(msgspec.Struct, frozen=True, array_like=True):
@@ -153,7 +182,10 @@ class StretchEnded(Event, frozen=True):
 
 
 class ContextSummarised(Event, frozen=True):
-    """The words that stand for everything up to `covers_to`. An event of its own, so that they can be erased."""
+    """The words that stand for everything up to `covers_to`. An event of its own, so that they can be erased.
+
+    The messages of people at the seqs in `kept` stay in the context word for word.
+    """
 
     kind: ClassVar[str] = "context.summarised"
     parts: list[Part]
@@ -161,6 +193,7 @@ class ContextSummarised(Event, frozen=True):
     tokens_before: int | None = None
     tokens_after: int | None = None
     model: str | None = None
+    kept: list[int] = []
     repaired: bool = False
 
 
@@ -190,17 +223,48 @@ class ContentErased(Event, frozen=True):
     why: str = ""
 
 
+class ContextOpened(Event, frozen=True):
+    """An epoch begins: requests grow at their end only, until the next one.
+
+    `prompt` and `tools` are blobs. Tool results up to `trimmed_to` are shortened, because the context was too long.
+    """
+
+    kind: ClassVar[str] = "context.opened"
+    reason: Literal["start", "changed", "trimmed", "compacted"]
+    model: str
+    prompt: Blob
+    tools: Blob
+    settings: dict[str, Any] = {}
+    renderer: int = 1
+    trimmed_to: int = 0
+
+
+class ContextKept(Event, frozen=True):
+    """A compaction was tried and changed nothing. None is tried by itself until something has changed."""
+
+    kind: ClassVar[str] = "context.kept"
+    why: str
+    folded_to: int
+    repaired: bool = False
+
+
 # -- messages ----------------------------------------------------------------------------------------------
 
 
 class MessageUser(Event, frozen=True):
-    """A person's message. Only `ask` makes it an input that a run answers."""
+    """A person's message. Only `ask` makes it an input that a run answers.
+
+    `how` is what it does to a run that is busy: wait behind it, stand in its next request, or stop it. `system` marks
+    an input of Tenax's own (a background process that ended).
+    """
 
     kind: ClassVar[str] = "message.user"
     person: ClassVar[bool] = True
     parts: list[Part]
     author: str = ""
     ask: bool = False
+    how: Literal["queue", "steer", "interrupt"] = "queue"
+    system: bool = False
     extra: dict[str, Any] = {}
 
 
@@ -210,6 +274,9 @@ class MessageAssistant(Event, frozen=True):
     kind: ClassVar[str] = "message.assistant"
     parts: list[Part]
     request: int = 0
+    model: str = ""
+    usage: Usage | None = None
+    finish: str = ""
     extra: dict[str, Any] = {}
     repaired: bool = False
 
@@ -255,10 +322,121 @@ class ReplyDelta(Event, frozen=True, array_like=True):
 
 
 class RunStarted(Event, frozen=True):
-    """A run takes these inputs. One run at a time."""
+    """A run takes these inputs. One run at a time.
+
+    `resumes` is the interrupted run that it goes on with, for the `attempt`-th time. `place` is where its tools act,
+    `instance` the process that runs it.
+    """
 
     kind: ClassVar[str] = "run.started"
     inputs: list[int] = []
+    resumes: str | None = None
+    attempt: int = 0
+    place: str = ""
+    instance: str = ""
+
+
+class RunStop(Event, frozen=True):
+    """Somebody asks the open run to stop."""
+
+    kind: ClassVar[str] = "run.stop"
+    person: ClassVar[bool] = True
+    by: str = ""
+
+
+class ModelRequested(Event, frozen=True):
+    """A model is asked: with what the events up to `folded_to` say, and with these inputs, named here first.
+
+    `digest` is the SHA-256 of the body that is sent. Without a word for `deadline` seconds the call has failed.
+    """
+
+    kind: ClassVar[str] = "model.requested"
+    folded_to: int
+    digest: str
+    model: str
+    deadline: float
+    inputs: list[int] = []
+
+
+class ModelFailed(Event, frozen=True):
+    """The call at `request` failed. It is made again after `wait` seconds; None: it is not."""
+
+    kind: ClassVar[str] = "model.failed"
+    request: int
+    why: str
+    message: str
+    wait: float | None = None
+    repaired: bool = False
+
+
+class ModelUsed(Event, frozen=True):
+    """A call of a model beside the talk (a summary, a title)."""
+
+    kind: ClassVar[str] = "model.used"
+    purpose: str
+    model: str
+    usage: Usage
+
+
+class ApprovalAsked(Event, frozen=True):
+    """A person is asked whether this call of the answer at seq `message` may be made, with exactly these arguments."""
+
+    kind: ClassVar[str] = "approval.asked"
+    message: int
+    call: str
+    name: str
+    arguments: str
+    touches: str = ""
+    expires_at: int = 0
+    repaired: bool = False
+
+
+class ApprovalAnswered(Event, frozen=True):
+    """The answer to an approval. It is good for one call."""
+
+    kind: ClassVar[str] = "approval.answered"
+    person: ClassVar[bool] = True
+    message: int
+    call: str
+    answer: Literal["once", "conversation", "no"]
+    by: str = ""
+    why: str = ""
+
+
+class ToolStarted(Event, frozen=True):
+    """A call of the answer at seq `message` is made now. It has `deadline` seconds."""
+
+    kind: ClassVar[str] = "tool.started"
+    message: int
+    call: str
+    name: str
+    effect: Literal["pure", "idempotent", "once"]
+    deadline: float
+
+
+class ToolFinished(Event, frozen=True):
+    """What came of a call. `unknown`: it was begun, and nobody knows whether it was done."""
+
+    kind: ClassVar[str] = "tool.finished"
+    message: int
+    call: str
+    outcome: Literal["done", "failed", "denied", "cancelled", "unknown"]
+    text: str
+    cut: int = 0
+    """How many characters of the output are not here."""
+    repaired: bool = False
+
+
+class ToolLate(Event, frozen=True):
+    """What came of a call of a run that no longer has the conversation."""
+
+    kind: ClassVar[str] = "tool.late"
+    message: int
+    call: str
+    outcome: Literal["done", "failed", "denied", "cancelled", "unknown"]
+    text: str
+    cut: int = 0
+    repaired: bool = False
 
 
 class RunFinished(Event, frozen=True):
@@ -285,6 +463,13 @@ class RunSealed(Event, frozen=True):
     kind: ClassVar[str] = "run.sealed"
 
 
+class RunRecovered(Event, frozen=True):
+    """What is to be shown of an interrupted run is settled: output of it was found, or there is none."""
+
+    kind: ClassVar[str] = "run.recovered"
+    state: Literal["recovered", "neutral"]
+
+
 class Unknown(msgspec.Struct, frozen=True):
     """An event of a later version, or an erased one: only its header can be read."""
 
@@ -306,6 +491,8 @@ KINDS: dict[str, type[Event]] = {
         ContextSummarised,
         ContextCompacted,
         ContentErased,
+        ContextOpened,
+        ContextKept,
         MessageUser,
         MessageAssistant,
         MessageSystem,
@@ -313,9 +500,19 @@ KINDS: dict[str, type[Event]] = {
         MessagePartial,
         ReplyDelta,
         RunStarted,
+        RunStop,
+        ModelRequested,
+        ModelFailed,
+        ModelUsed,
+        ApprovalAsked,
+        ApprovalAnswered,
+        ToolStarted,
+        ToolFinished,
+        ToolLate,
         RunFinished,
         RunLate,
         RunSealed,
+        RunRecovered,
     )
 }
 PARTIALS: dict[int, type[Event]] = {each.code: each for each in KINDS.values() if each.code}

@@ -277,7 +277,8 @@ class SessionDB:
         if kind not in _LATE:
             raise InvalidInput(f"A run event is one of {', '.join(_LATE)} or stream_end, not {kind!r}.")
         for _ in range(_TRIES):
-            index = self.journal.late(conversation, run_id)
+            before = self.journal.run(conversation, run_id)
+            index = before.late if before is not None else 0
             late = RunLate(index, kind, dict(payload or {}))  # type: ignore[arg-type]  # checked against _LATE above
             try:
                 stored = self.journal.append(

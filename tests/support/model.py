@@ -168,7 +168,7 @@ class Conversation:
             "facts": self.facts()[-1].seq,
             "turns": self.last("finished"),
             "revision": max(changing, default=0),
-            "epoch": self.last("compacted"),
+            "epoch": self.last("compacted", "rewound", "cleared", "restored", "erased"),
             "run": self.run(),
             "stretch": self.stretch(),
             "unanswered": self.unanswered(),

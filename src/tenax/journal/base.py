@@ -25,8 +25,10 @@ __all__ = [
     "Reader",
     "Recorded",
     "Row",
+    "RunState",
     "Stretch",
     "Summary",
+    "Unfinished",
 ]
 
 
@@ -155,6 +157,25 @@ class Summary(_Value, frozen=True):
     running: bool
     place: tuple[int, int, int]
     """Where the next page goes on."""
+
+
+class Unfinished(_Value, frozen=True):
+    """A conversation with an open run, or (run is None) with inputs that wait for one."""
+
+    user: str
+    conversation: str
+    run: str | None
+
+
+class RunState(_Value, frozen=True):
+    """What is known of a run without reading its events."""
+
+    started: int | None
+    finished: int | None
+    outcome: str | None
+    late: int
+    sealed: int | None
+    attempts: int
 
 
 class Stretch(_Value, frozen=True):

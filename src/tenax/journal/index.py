@@ -15,8 +15,10 @@ import msgspec
 
 from tenax.errors import HeadMoved, InvalidInput, RunConflict, SessionEnded, StretchMoved
 from tenax.events import (
+    ApprovalAsked,
     ContentErased,
     ContextCompacted,
+    ContextOpened,
     ConversationArchived,
     ConversationCleared,
     ConversationOpened,
@@ -28,11 +30,13 @@ from tenax.events import (
     MessageAssistant,
     MessagePartial,
     MessageUser,
+    ModelRequested,
     RunFinished,
     RunLate,
     RunSealed,
     RunStarted,
     StretchEnded,
+    ToolStarted,
     Unknown,
 )
 
@@ -60,13 +64,16 @@ __all__ = [
     "SealRun",
     "SetList",
     "TakeInputs",
+    "alone",
     "apply",
 ]
 
 INDEX_VERSION = 1
 """Moves when `apply` derives something else; a conversation is then rebuilt when it is next written."""
 
-ROLES = {1: "user", 2: "assistant", 3: "system", 4: "tool", 5: "partial", 6: "summary", 7: "late"}
+ROLES = {
+    1: "user", 2: "assistant", 3: "system", 4: "tool", 5: "partial", 6: "summary", 7: "late", 8: "result",
+}  # fmt: skip
 _ROLE_OF = {
     "message.user": 1,
     "message.assistant": 2,
@@ -75,6 +82,8 @@ _ROLE_OF = {
     "message.partial": 5,
     "context.summarised": 6,
     "run.late": 7,
+    "tool.finished": 8,
+    "tool.late": 8,
 }
 MESSAGE_ROLES = 4
 """Rows with a role up to this number are messages, and are counted."""
@@ -89,6 +98,13 @@ SOLO = frozenset(
         "run.started",
     }
 )
+
+
+def alone(kind: str, event: Event | Unknown) -> bool:
+    """Whether an append with this event has its transaction to itself."""
+    return kind in SOLO or (isinstance(event, ModelRequested) and bool(event.inputs))
+
+
 _EDITS = frozenset({"conversation.rewound", "conversation.cleared"})
 _STRUCTURE = SOLO | {
     "conversation.archived", "conversation.opened", "conversation.pinned", "run.finished", "run.sealed", "stretch.ended",
@@ -327,13 +343,13 @@ def _rewound(state: HeadState, here: _At, event: ConversationRewound, look: Look
         )
     if not look.standing_after(event.to):
         raise InvalidInput(f"Nothing stands after seq {event.to}; there is nothing to undo.")
-    state.revision = here.seq
+    state.revision = state.epoch = here.seq
     return KillRows(event.to, here.seq), Recount()
 
 
 def _cleared(state: HeadState, here: _At, event: ConversationCleared, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
     _no_run(state, "clearing")
-    state.revision = here.seq
+    state.revision = state.epoch = here.seq
     state.context_from = here.seq + 1
     return KillRows(0, here.seq), Recount()
 
@@ -345,7 +361,7 @@ def _restored(state: HeadState, here: _At, event: ConversationRestored, look: Lo
         raise InvalidInput(f"Seq {event.of} is no undo or clear that could be taken back.")
     if kind == "conversation.rewound" and look.standing_after(event.of):
         raise InvalidInput("The conversation has gone on since that undo; it can no longer be taken back.")
-    state.revision = here.seq
+    state.revision = state.epoch = here.seq
     state.context_from = state.stretch_covers + 1
     return ReviveRows(event.of), Recount()
 
@@ -401,26 +417,48 @@ def _erased(state: HeadState, here: _At, event: ContentErased, look: Lookup) -> 
         kind = look.kind_at(seq) if 0 < seq < here.seq else None
         if kind is None or kind in _STRUCTURE:
             raise InvalidInput(f"Seq {seq} holds no text that could be erased.")
-    state.revision = here.seq
+    state.revision = state.epoch = here.seq
     erased = EraseBodies(tuple(event.seqs))
     return (erased, SetList("title", None)) if look.title_at() in event.seqs else (erased,)
 
 
 def _run_started(state: HeadState, here: _At, event: RunStarted, look: Lookup) -> Sequence[Change]:
     _no_run(state, "another one")
-    for seq in event.inputs:
-        if not 0 < seq < here.seq:
-            raise InvalidInput(f"A run at {here.seq} cannot take an input at {seq}.")
     state.run = _named(here.run, "run.started")
-    if state.unanswered in event.inputs:
-        state.unanswered = look.first_waiting(event.inputs)
-    return OpenRun(state.run, here.seq), TakeInputs(tuple(event.inputs))
+    return OpenRun(state.run, here.seq), *_taken(state, here, event.inputs, look)
+
+
+def _taken(state: HeadState, here: _At, inputs: list[int], look: Lookup) -> Sequence[Change]:
+    for seq in inputs:
+        if not 0 < seq < here.seq:
+            raise InvalidInput(f"What stands at {here.seq} cannot take an input at {seq}.")
+    if state.unanswered in inputs:
+        state.unanswered = look.first_waiting(inputs)
+    return (TakeInputs(tuple(inputs)),) if inputs else ()
+
+
+def _requested(state: HeadState, here: _At, event: ModelRequested, look: Lookup) -> Sequence[Change]:
+    _of_run(state, here, event, look)
+    return _taken(state, here, event.inputs, look)
+
+
+def _of_run(state: HeadState, here: _At, event: Event, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
+    if state.run is None or here.run != state.run:
+        raise RunConflict(f"Run {here.run} is not open; a {event.kind} cannot be part of it.")
+    return ()
+
+
+def _context_opened(state: HeadState, here: _At, event: ContextOpened, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
+    state.epoch = here.seq
+    return ()
 
 
 def _run_finished(state: HeadState, here: _At, event: RunFinished, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
     if state.run is None or here.run != state.run:
         raise RunConflict(f"Run {here.run} is not open; it cannot finish.")
     state.run, state.turns = None, here.seq
+    if event.outcome != "completed":
+        state.revision = here.seq
     return (CloseRun(_named(here.run, "run.finished"), here.seq, event.outcome),)
 
 
@@ -439,7 +477,11 @@ _STEPS: dict[type, Callable[..., Sequence[Change]]] = {
     StretchEnded: _ended,
     ContextCompacted: _compacted,
     ContentErased: _erased,
+    ContextOpened: _context_opened,
     RunStarted: _run_started,
+    ModelRequested: _requested,
+    ApprovalAsked: _of_run,
+    ToolStarted: _of_run,
     RunFinished: _run_finished,
     RunSealed: _run_sealed,
 }

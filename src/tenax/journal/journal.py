@@ -28,6 +28,8 @@ from tenax.events import (
     MessagePartial,
     MessageUser,
     Origin,
+    ToolFinished,
+    ToolLate,
     Unknown,
     decode,
     encode,
@@ -45,8 +47,10 @@ from tenax.journal.base import (
     Reader,
     Recorded,
     Row,
+    RunState,
     Stretch,
     Summary,
+    Unfinished,
 )
 from tenax.journal.index import MESSAGE_ROLES, ROLES
 from tenax.journal.place import ALL_SEQS, bounds
@@ -256,10 +260,24 @@ class Journal:
         """The stretches that name this one as their parent, oldest first."""
         return [row[0] for row in self._store.query("children", owner=self._user(), name=stretch)]
 
-    def late(self, conversation: str, run: str) -> int:
-        """How much late output of this run is stored."""
+    def run(self, conversation: str, run: str) -> RunState | None:
+        """A run by its id."""
         rows = self._store.query("run", num=self._num(conversation), run=run)
-        return int(rows[0][3]) if rows else 0
+        return RunState(*rows[0]) if rows else None
+
+    def use_attempt(self, conversation: str, run: str, *, was: int) -> bool:
+        """Count one more look for this run's output. False if another process counted first."""
+        where = {"num": self._num(conversation), "run": run, "was": was}
+        return bool(self._store.change(lambda tx: tx.run("use_attempt", where)))
+
+    def unfinished(self, limit: int = 1000) -> list[Unfinished]:
+        """Conversations with an open run, and then those with inputs that wait for one."""
+        _page(limit)
+        return [
+            Unfinished(*row)
+            for name in ("open_runs", "asking")
+            for row in self._store.query(name, owner=self.user, limit=limit)
+        ]
 
     def search(
         self,
@@ -543,7 +561,9 @@ class Journal:
         copies = [
             recorded(conversation, row[2:])
             for row in rows
-            if row[0] < _SUMMARY_ROLE and row[6] is not None and (row[5] is None or row[5] != head.run)
+            if row[0] not in {_SUMMARY_ROLE, _LATE_ROLE}
+            and row[6] is not None
+            and (row[5] is None or row[5] != head.run)
         ]
         summaries = [recorded(conversation, row[2:]) for row in rows if row[0] == _SUMMARY_ROLE]
         name = stretch or self.ids.stretch()
@@ -552,7 +572,8 @@ class Journal:
         opened = ConversationOpened(
             self._user(), name, source="fork", origin=origin, copied=_ranges([each.seq for each in copies])
         )
-        entries = [Entry(each.kind, each.at, None, _detached(each)) for each in copies]
+        places = {each.seq: n for n, each in enumerate(copies, 2)}
+        entries = [Entry(each.kind, each.at, None, _detached(each, places)) for each in copies]
         entries += self._carried_summary(copies, summaries, name)
         self.load(fork, opened, entries)
         return fork
@@ -565,7 +586,8 @@ class Journal:
             return []
         covered = sum(each.seq <= words.covers_to for each in copies)
         at = len(copies) + 2
-        summary = msgspec.structs.replace(words, covers_to=covered + 1)
+        kept = [n for n, each in enumerate(copies, 2) if each.seq in words.kept]
+        summary = msgspec.structs.replace(words, covers_to=covered + 1, kept=kept)
         compacted = ContextCompacted(stretch, self.ids.stretch(), at, covered + 1, at)
         now = self.clock.now_us()
         return [Entry(each.kind, now, None, encode(each)) for each in (summary, compacted)]
@@ -743,11 +765,15 @@ def _ranges(seqs: list[int]) -> list[Copied]:
     return found
 
 
-def _detached(each: Recorded) -> bytes:
-    """The body of a copy: it asks nothing and belongs to no request, both of which stayed behind."""
+def _detached(each: Recorded, places: dict[int, int]) -> bytes:
+    """The body of a copy: it asks nothing and belongs to no request, both of which stayed behind. A result goes with
+    the copy of the answer that asked for it.
+    """
     event: Event | Unknown = each.event
     if isinstance(event, MessageUser) and event.ask:
         return encode(msgspec.structs.replace(event, ask=False))
     if isinstance(event, MessageAssistant | MessagePartial) and event.request:
         return encode(msgspec.structs.replace(event, request=0))
+    if isinstance(event, ToolFinished | ToolLate):
+        return encode(msgspec.structs.replace(event, message=places.get(event.message, 0)))
     return each.body or b""

@@ -38,7 +38,7 @@ from tenax.events import (
     encode,
 )
 from tenax.journal.base import Dedup, Entry, Expect, Lease, Recorded
-from tenax.journal.index import SOLO, Change, HeadState, Lookup, PutRow, apply, check_unedited
+from tenax.journal.index import Change, HeadState, Lookup, PutRow, alone, apply, check_unedited
 from tenax.journal.place import SEQ_BITS
 from tenax.parts import blobs_of
 
@@ -106,7 +106,7 @@ class Append:
         for item in items:
             self.nbytes += len(item.body)
             self.partial = self.partial and item.code > 0
-            self.solo = self.solo or item.kind in SOLO
+            self.solo = self.solo or alone(item.kind, item.event)
             if item.kind in _OPENERS and (name := _opens(item.event)) is not None:
                 self.names.append(name)
         self.opens = items[0].kind == "conversation.opened"

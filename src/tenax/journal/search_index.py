@@ -19,6 +19,8 @@ from tenax.events import (
     MessageTool,
     MessageUser,
     RunLate,
+    ToolFinished,
+    ToolLate,
     decode,
 )
 from tenax.journal.base import Reader
@@ -52,6 +54,8 @@ ROLE_OF = {
     "message.partial": "partial",
     "context.summarised": "summary",
     "run.late": "late",
+    "tool.finished": "result",
+    "tool.late": "result",
     "conversation.titled": "title",
 }
 """The kinds that are searched, and the role that a hit in them has."""
@@ -76,6 +80,8 @@ def words_in(kind: str, body: bytes) -> str:
             | ContextSummarised(parts=parts)
         ):
             return searchable(parts)
+        case ToolFinished(text=text) | ToolLate(text=text):
+            return text
         case RunLate(payload=payload):
             return "\n".join(leaves(payload))
         case ConversationTitled(title=title):

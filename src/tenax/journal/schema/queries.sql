@@ -224,7 +224,20 @@ select c.id, h.stretch, c.title, c.source, h.messages, c.opened_at, c.updated_at
 from conversations c join heads h on h.conversation = c.num where c.num = :num
 
 -- name: run
-select started_seq, finished_seq, outcome, late, sealed_seq from runs where conversation = :num and run = :run
+select started_seq, finished_seq, outcome, late, sealed_seq, attempts from runs where conversation = :num and run = :run
+
+-- name: use_attempt
+update runs set attempts = attempts + 1 where conversation = :num and run = :run and attempts = :was returning attempts
+
+-- name: open_runs
+select c.owner, c.id, r.run from runs r join conversations c on c.num = r.conversation
+where r.started_seq is not null and r.finished_seq is null and (cast(:owner as text) is null or c.owner = :owner)
+order by r.conversation limit :limit
+
+-- name: asking
+select c.owner, c.id, null from (select distinct place >> 32 as num from rows where waiting = 1 and dead = 0) w
+     join conversations c on c.num = w.num
+where cast(:owner as text) is null or c.owner = :owner order by c.num limit :limit
 
 -- leases and instances -------------------------------------------------------------------------------------
 

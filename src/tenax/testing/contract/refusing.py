@@ -244,7 +244,7 @@ class RefuseContract(Engine):
             lambda: journal.messages("c-none"),
             lambda: journal.fact("c-none", 1),
             lambda: journal.summary("c-none"),
-            lambda: journal.late("c-none", "r"),
+            lambda: journal.run("c-none", "r"),
             lambda: journal.search("x", conversation="c-none"),
             lambda: journal.wait("c-none", 0, seconds=0),
             lambda: next(iter(journal.tail("c-none"))),

@@ -33,7 +33,7 @@ class ShareContract(Engine):
             lambda: bob.messages(name),
             lambda: bob.fact(name, 2),
             lambda: bob.summary(name),
-            lambda: bob.late(name, "r"),
+            lambda: bob.run(name, "r"),
             lambda: bob.search("secret", conversation=name),
             lambda: bob.wait(name, 0, seconds=0),
             lambda: next(iter(bob.tail(name))),

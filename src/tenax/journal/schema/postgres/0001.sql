@@ -117,6 +117,7 @@ create table runs (
     first_seen bigint,
     primary key (conversation, run)
 );
+create index runs_open on runs (conversation) where started_seq is not null and finished_seq is null;
 
 create table received (
     owner text collate "C" not null,

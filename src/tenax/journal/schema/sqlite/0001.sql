@@ -107,6 +107,7 @@ create table runs (
     first_seen integer,
     primary key (conversation, run)
 ) strict, without rowid;
+create index runs_open on runs (conversation) where started_seq is not null and finished_seq is null;
 
 create table received (
     owner text not null,

@@ -1,0 +1,368 @@
+"""What a person sees: rows, in the order in which they are read, and what each event changes of them.
+
+A row is a message, an answer (also while it streams), a tool's card, a marker of a run that did not end well, a notice or
+a summary. Its `id` never changes; `key` says where it stands. An input that waits stands at the end, and then where a run
+took it. What a run wrote late stands above the marker of that run, whatever was written below meanwhile.
+
+`apply` gives the changes: a page that keeps `rows[id] = row` and sorts by key shows the same as one that folds anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from tenax.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    ContentErased,
+    ContextKept,
+    ContextSummarised,
+    ConversationCleared,
+    ConversationRestored,
+    ConversationRewound,
+    Event,
+    MessageAssistant,
+    MessagePartial,
+    MessageSystem,
+    MessageTool,
+    MessageUser,
+    ModelFailed,
+    ModelRequested,
+    ReplyDelta,
+    RunFinished,
+    RunLate,
+    RunRecovered,
+    RunStarted,
+    ToolFinished,
+    ToolLate,
+    ToolStarted,
+    Unknown,
+)
+from tenax.parts import Reasoning, ToolCall, ToolResult, text_of
+
+if TYPE_CHECKING:
+    from tenax.journal.base import Recorded
+
+__all__ = ["Change", "Drop", "Grow", "Put", "Row", "Transcript"]
+
+_END = 1 << 62
+_ROLES = {"message.user": "user", "message.assistant": "assistant", "message.system": "system"}
+
+
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing in the transcript.
+
+    `state`, by kind: user: "", queued, steering; assistant: "", streaming, cut, earlier; tool: waiting, asks, approved,
+    running, or its outcome; marker: stopped, failed, pending, recovered, neutral, resumed; notice: retrying or "".
+    """
+
+    id: str
+    key: tuple[int, int, int]
+    kind: Literal["user", "assistant", "system", "tool", "marker", "notice", "summary"]
+    at: int
+    text: str = ""
+    state: str = ""
+    run: str | None = None
+    author: str = ""
+    thought: str = ""
+    name: str = ""
+    arguments: str = ""
+    touches: str = ""
+    late: bool = False
+    erased: bool = False
+    parts: tuple[Any, ...] = ()
+    """What is not words: pictures and files."""
+
+
+class Put(msgspec.Struct, frozen=True, tag="put"):
+    """A row is new, or another than it was."""
+
+    row: Row
+
+
+class Grow(msgspec.Struct, frozen=True, tag="grow"):
+    """A row's text goes on, from character `offset`."""
+
+    id: str
+    offset: int
+    text: str
+
+
+class Drop(msgspec.Struct, frozen=True, tag="drop"):
+    """A row is gone."""
+
+    id: str
+
+
+Change = Put | Grow | Drop
+
+
+class Transcript:
+    """The fold. It may start anywhere: what belongs to rows before its first event is passed over."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Row] = {}
+        self._run: str | None = None
+        self._request_run: dict[int, str | None] = {}
+        self._finished: dict[str, int] = {}
+        self._resumes: dict[str, str] = {}
+        self._runs_rows: dict[str, list[str]] = {}
+        self._seqs: dict[str, int] = {}
+        self._killed: dict[int, dict[str, Row]] = {}
+        self._changes: list[Change] = []
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows, in order."""
+        return sorted(self._rows.values(), key=lambda row: row.key)
+
+    def apply(self, recorded: Recorded) -> list[Change]:
+        """Take one event in, and say what changes."""
+        self._changes = []
+        event = recorded.event
+        if isinstance(event, Unknown):
+            if recorded.erased and (role := _ROLES.get(recorded.kind)):
+                self._put(recorded, str(recorded.seq), kind=role, erased=True)
+            return self._changes
+        step = _STEPS.get(type(event))
+        if step is not None:
+            getattr(self, step)(recorded, event)
+        return self._changes
+
+    # -- changing rows ---------------------------------------------------------------------------------------
+
+    def _put(self, recorded: Recorded, name: str, /, **fields: Any) -> None:  # noqa: ANN401  (fields of a row)
+        fields.setdefault("key", (recorded.seq, 0, 0))
+        row = Row(name, at=recorded.at, **fields)
+        self._seqs[name] = recorded.seq
+        if row.run is not None:
+            self._runs_rows.setdefault(row.run, []).append(name)
+        self._set(row)
+
+    def _set(self, row: Row) -> None:
+        self._rows[row.id] = row
+        self._changes.append(Put(row))
+
+    def _alter(self, name: str, /, **fields: Any) -> None:  # noqa: ANN401  (fields of a row)
+        row = self._rows.get(name)
+        if row is not None:
+            self._set(msgspec.structs.replace(row, **fields))
+
+    def _drop(self, name: str) -> None:
+        if self._rows.pop(name, None) is not None:
+            self._changes.append(Drop(name))
+
+    # -- messages --------------------------------------------------------------------------------------------
+
+    def _user(self, recorded: Recorded, event: MessageUser) -> None:
+        seq = recorded.seq
+        state = (
+            {"queue": "queued", "interrupt": "queued", "steer": "steering"}[event.how] if event.ask else ""
+        )
+        key = (_END, 0, seq) if event.ask else (seq, 0, 0)
+        author = "" if not event.system else "system"
+        self._put(recorded, str(seq), kind="user", key=key, text=text_of(event.parts), state=state,
+                  author=event.author or author, parts=_others(event.parts))  # fmt: skip
+
+    def _system(self, recorded: Recorded, event: MessageSystem) -> None:
+        self._put(recorded, str(recorded.seq), kind="system", text=text_of(event.parts))
+
+    def _tool_message(self, recorded: Recorded, event: MessageTool) -> None:
+        names = [part.name for part in event.parts if isinstance(part, ToolResult)]
+        self._put(recorded, str(recorded.seq), kind="tool", text=text_of(event.parts), state="done",
+                  name=names[0] if names else "")  # fmt: skip
+
+    def _take(self, place: int, inputs: list[int]) -> None:
+        for n, seq in enumerate(inputs):
+            self._alter(str(seq), key=(place, -1, n), state="")
+
+    def _requested(self, recorded: Recorded, event: ModelRequested) -> None:
+        self._request_run[recorded.seq] = recorded.run
+        self._take(recorded.seq, event.inputs)
+        for name in self._runs_rows.get(recorded.run or "", ()):
+            row = self._rows.get(name)
+            if row is not None and row.state == "retrying":
+                self._drop(name)
+
+    def _delta(self, recorded: Recorded, event: ReplyDelta) -> None:
+        name = str(event.request)
+        row = self._rows.get(name)
+        run = self._request_run.get(event.request)
+        if row is None:
+            if event.offset == 0:
+                self._put(recorded, name, kind="assistant", key=(event.request, 0, 0), text=event.text,
+                          state="streaming", run=run)  # fmt: skip
+        elif row.state == "streaming" and event.offset == len(row.text):
+            self._rows[name] = msgspec.structs.replace(row, text=row.text + event.text)
+            self._changes.append(Grow(name, event.offset, event.text))
+
+    def _assistant(self, recorded: Recorded, event: MessageAssistant) -> None:
+        place = event.request or recorded.seq
+        self._put(recorded, str(place), kind="assistant", key=(place, 0, 0), text=text_of(event.parts),
+                  run=recorded.run, thought=_thought(event), parts=_others(event.parts))  # fmt: skip
+        for n, part in enumerate(event.parts):
+            if isinstance(part, ToolCall):
+                self._put(recorded, f"{recorded.seq}:{part.id}", kind="tool", key=(place, 1, n), state="waiting",
+                          run=recorded.run, name=part.name, arguments=part.arguments)  # fmt: skip
+
+    def _partial(self, recorded: Recorded, event: MessagePartial) -> None:
+        self._put(recorded, str(event.request), kind="assistant", key=(event.request, 0, 0), state="cut",
+                  run=recorded.run, text=text_of(event.parts))  # fmt: skip
+
+    def _summary(self, recorded: Recorded, event: ContextSummarised) -> None:
+        self._put(recorded, str(recorded.seq), kind="summary", text=text_of(event.parts))
+
+    # -- tools -----------------------------------------------------------------------------------------------
+
+    def _asked(self, _recorded: Recorded, event: ApprovalAsked) -> None:
+        self._alter(f"{event.message}:{event.call}", state="asks", touches=event.touches)
+
+    def _answered(self, _recorded: Recorded, event: ApprovalAnswered) -> None:
+        name = f"{event.message}:{event.call}"
+        row = self._rows.get(name)
+        if row is not None and row.state == "asks":
+            self._alter(name, state="denied" if event.answer == "no" else "approved")
+
+    def _tool_started(self, _recorded: Recorded, event: ToolStarted) -> None:
+        self._alter(f"{event.message}:{event.call}", state="running")
+
+    def _tool_finished(self, _recorded: Recorded, event: ToolFinished) -> None:
+        self._alter(f"{event.message}:{event.call}", state=event.outcome, text=event.text)
+
+    def _tool_late(self, _recorded: Recorded, event: ToolLate) -> None:
+        self._alter(f"{event.message}:{event.call}", state=event.outcome, text=event.text, late=True)
+
+    # -- runs ------------------------------------------------------------------------------------------------
+
+    def _started(self, recorded: Recorded, event: RunStarted) -> None:
+        self._run = recorded.run
+        self._take(recorded.seq, event.inputs)
+        if event.resumes is not None and recorded.run is not None:
+            self._resumes[recorded.run] = event.resumes
+            self._alter(_marker(event.resumes), state="resumed")
+
+    def _failed(self, recorded: Recorded, event: ModelFailed) -> None:
+        if event.wait is not None:
+            self._put(
+                recorded,
+                str(recorded.seq),
+                kind="notice",
+                text=event.message,
+                state="retrying",
+                run=recorded.run,
+            )
+
+    def _run_finished(self, recorded: Recorded, event: RunFinished) -> None:
+        run = recorded.run or ""
+        self._finished[run] = recorded.seq
+        if self._run == run:
+            self._run = None
+        states = {"failed": "failed", "cancelled": "stopped", "interrupted": "pending"}
+        if event.outcome in states:
+            self._put(
+                recorded, _marker(run), kind="marker", state=states[event.outcome], text=event.why, run=run
+            )
+            return
+        while (
+            run := self._resumes.get(run, "")
+        ) != "":  # it answered: what the earlier attempts wrote is folded away
+            for name in self._runs_rows.get(run, ()):
+                row = self._rows.get(name)
+                if row is not None and row.kind == "assistant" and row.state == "cut":
+                    self._alter(name, state="earlier")
+
+    def _run_late(self, recorded: Recorded, event: RunLate) -> None:
+        run = recorded.run or ""
+        key = (self._finished.get(run, recorded.seq), -1, event.index)
+        text, name = str(event.payload.get("text", "")), f"{run}:{event.index}"
+        mine = [row for each in self._runs_rows.get(run, ()) if (row := self._rows.get(each)) and row.late]
+        match event.what:
+            case "token":
+                if mine and mine[-1].kind == "assistant":
+                    self._alter(mine[-1].id, text=mine[-1].text + text)
+                    return
+                self._put(
+                    recorded, name, kind="assistant", key=key, text=text, state="cut", run=run, late=True
+                )
+            case "tool":
+                arguments = msgspec.json.encode(event.payload.get("args", {})).decode()
+                self._put(recorded, name, kind="tool", key=key, state="running", run=run, late=True,
+                          name=str(event.payload.get("name", "")), arguments=arguments,
+                          touches=str(event.payload.get("preview", "")))  # fmt: skip
+            case "tool_complete":
+                tool = str(event.payload.get("name", ""))
+                for row in reversed(mine):
+                    if row.kind == "tool" and row.state == "running" and row.name == tool:
+                        failed = bool(event.payload.get("is_error"))
+                        self._alter(row.id, state="failed" if failed else "done", text=text)
+                        return
+
+    def _recovered(self, recorded: Recorded, event: RunRecovered) -> None:
+        self._alter(_marker(recorded.run or ""), state=event.state)
+
+    def _kept(self, recorded: Recorded, event: ContextKept) -> None:
+        self._put(recorded, str(recorded.seq), kind="notice", text=event.why)
+
+    # -- edits -----------------------------------------------------------------------------------------------
+
+    def _rewound(self, recorded: Recorded, event: ConversationRewound) -> None:
+        self._kill(recorded.seq, event.to)
+
+    def _cleared(self, recorded: Recorded, _event: ConversationCleared) -> None:
+        self._kill(recorded.seq, 0)
+
+    def _kill(self, by: int, after: int) -> None:
+        gone = {name: row for name, row in self._rows.items() if self._seqs[name] > after}
+        self._killed[by] = gone
+        for name in gone:
+            self._drop(name)
+
+    def _restored(self, _recorded: Recorded, event: ConversationRestored) -> None:
+        for row in self._killed.pop(event.of, {}).values():
+            self._set(row)
+
+    def _erased(self, _recorded: Recorded, event: ContentErased) -> None:
+        seqs = set(event.seqs)
+        for name in [each for each, seq in self._seqs.items() if seq in seqs]:
+            self._alter(name, text="", thought="", arguments="", parts=(), erased=True)
+
+
+def _marker(run: str) -> str:
+    return f"marker:{run}"
+
+
+def _thought(event: MessageAssistant) -> str:
+    return "\n".join(part.text for part in event.parts if isinstance(part, Reasoning))
+
+
+def _others(parts: list[Any]) -> tuple[Any, ...]:
+    return tuple(part for part in parts if hasattr(part, "blob"))
+
+
+_STEPS: dict[type[Event], str] = {
+    MessageUser: "_user",
+    MessageSystem: "_system",
+    MessageAssistant: "_assistant",
+    MessageTool: "_tool_message",
+    MessagePartial: "_partial",
+    ReplyDelta: "_delta",
+    ContextSummarised: "_summary",
+    ContextKept: "_kept",
+    ModelRequested: "_requested",
+    ModelFailed: "_failed",
+    ApprovalAsked: "_asked",
+    ApprovalAnswered: "_answered",
+    ToolStarted: "_tool_started",
+    ToolFinished: "_tool_finished",
+    ToolLate: "_tool_late",
+    RunStarted: "_started",
+    RunFinished: "_run_finished",
+    RunLate: "_run_late",
+    RunRecovered: "_recovered",
+    ConversationRewound: "_rewound",
+    ConversationCleared: "_cleared",
+    ConversationRestored: "_restored",
+    ContentErased: "_erased",
+}

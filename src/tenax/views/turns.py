@@ -1,0 +1,251 @@
+"""What is open in a conversation: inputs that wait, the run, the calls of its last answer, approvals, what was cut off.
+
+A runner decides from this what to do next, and recovery what has to be repaired. Pure: the same events always say the
+same, whoever asks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from tenax.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    ConversationCleared,
+    ConversationRewound,
+    Event,
+    MessageAssistant,
+    MessagePartial,
+    MessageUser,
+    ModelFailed,
+    ModelRequested,
+    ReplyDelta,
+    RunFinished,
+    RunRecovered,
+    RunSealed,
+    RunStarted,
+    RunStop,
+    ToolFinished,
+    ToolLate,
+    ToolStarted,
+    Unknown,
+)
+from tenax.parts import ToolCall
+
+if TYPE_CHECKING:
+    from tenax.journal.base import Recorded
+
+__all__ = ["OpenCall", "OpenRun", "Step", "Turns"]
+
+
+class OpenCall(msgspec.Struct):
+    """A call of the last answer that has no outcome yet."""
+
+    call: ToolCall
+    asked: ApprovalAsked | None = None
+    answered: ApprovalAnswered | None = None
+    started: ToolStarted | None = None
+    finished: bool = False
+
+
+class Step(msgspec.Struct):
+    """An answer and its calls."""
+
+    message: int
+    calls: dict[str, OpenCall]
+
+    @property
+    def open(self) -> list[OpenCall]:
+        return [each for each in self.calls.values() if not each.finished]
+
+
+class OpenRun(msgspec.Struct):
+    """A run, while it is open and after."""
+
+    id: str
+    seq: int
+    started: RunStarted
+    inputs: list[int]
+    request: int = 0
+    """The request that has no answer yet, or 0."""
+    shown: int = 0
+    """How many characters of its answer are stored as partials."""
+    requests: int = 0
+    failures: int = 0
+    """Calls of the model that failed since the last answer."""
+    step: Step | None = None
+    stop: bool = False
+    finished: Literal["", "completed", "failed", "cancelled", "interrupted"] = ""
+    finished_at: int = 0
+    sealed: bool = False
+    recovered: Literal["", "recovered", "neutral"] = ""
+
+    @property
+    def waits(self) -> list[OpenCall]:
+        """Calls that wait for a person."""
+        return [each for each in self.step.open if each.asked and not each.answered] if self.step else []
+
+
+class Turns:
+    """The fold."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, MessageUser] = {}
+        self.run: OpenRun | None = None
+        self.last: OpenRun | None = None
+        """The run that finished last."""
+        self.runs: dict[str, OpenRun] = {}
+        self.allowed: set[str] = set()
+        """Tools that the person allowed for this conversation."""
+        self.newest_person = 0
+        """The last input of a person."""
+
+    def apply(self, recorded: Recorded) -> None:
+        step = _STEPS.get(type(event := recorded.event))
+        if step is not None:
+            getattr(self, step)(recorded, event)
+
+    @property
+    def steers(self) -> list[int]:
+        """Inputs that want to stand in the next request of the open run."""
+        return [seq for seq, event in self.waiting.items() if event.how == "steer"]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the open run is asked to stop."""
+        return self.run is not None and (
+            self.run.stop
+            or any(event.how == "interrupt" and seq > self.run.seq for seq, event in self.waiting.items())
+        )
+
+    @property
+    def resumable(self) -> OpenRun | None:
+        """The interrupted run that one could go on with: nothing has come after it."""
+        return self.last if self.run is None and self.last and self.last.finished == "interrupted" else None
+
+    def _user(self, recorded: Recorded, event: MessageUser) -> None:
+        if event.ask:
+            self.waiting[recorded.seq] = event
+            if not event.system:
+                self.newest_person = recorded.seq
+
+    def _started(self, recorded: Recorded, event: RunStarted) -> None:
+        run = OpenRun(recorded.run or "", recorded.seq, event, list(event.inputs))
+        before = self.runs.get(event.resumes or "")
+        if before is not None:
+            run.step = before.step
+        self.run = self.runs[run.id] = run
+        self._take(event.inputs)
+
+    def _take(self, inputs: list[int]) -> None:
+        for seq in inputs:
+            self.waiting.pop(seq, None)
+
+    def _of(self, recorded: Recorded) -> OpenRun | None:
+        return self.runs.get(recorded.run or "")
+
+    def _requested(self, recorded: Recorded, event: ModelRequested) -> None:
+        self._take(event.inputs)
+        if (run := self._of(recorded)) is not None:
+            run.request, run.shown = recorded.seq, 0
+            run.requests += 1
+            run.inputs += event.inputs
+
+    def _delta(self, recorded: Recorded, event: ReplyDelta) -> None:
+        run = self._of(recorded) or self.run
+        if run is not None and run.request == event.request:
+            run.shown = event.offset + len(event.text)
+
+    def _failed(self, recorded: Recorded, event: ModelFailed) -> None:
+        if (run := self._of(recorded)) is not None:
+            run.failures += 1
+            if run.request == event.request:
+                run.request = 0
+
+    def _assistant(self, recorded: Recorded, event: MessageAssistant) -> None:
+        run = self._of(recorded)
+        if run is None:
+            return
+        calls = [part for part in event.parts if isinstance(part, ToolCall)]
+        run.request = run.failures = 0
+        run.step = Step(recorded.seq, {call.id: OpenCall(call) for call in calls}) if calls else None
+
+    def _partial(self, recorded: Recorded, event: MessagePartial) -> None:
+        if (run := self._of(recorded)) is not None and run.request == event.request:
+            run.request = 0
+
+    def _call(self, recorded: Recorded, message: int, call: str) -> OpenCall | None:
+        run = self._of(recorded) or self.run
+        step = run.step if run is not None else None
+        return step.calls.get(call) if step is not None and step.message == message else None
+
+    def _asked(self, recorded: Recorded, event: ApprovalAsked) -> None:
+        if (call := self._call(recorded, event.message, event.call)) is not None:
+            call.asked = event
+
+    def _answered(self, recorded: Recorded, event: ApprovalAnswered) -> None:
+        call = self._call(recorded, event.message, event.call)
+        if call is not None and call.answered is None:
+            call.answered = event
+            if event.answer == "conversation":
+                self.allowed.add(call.call.name)
+
+    def _tool_started(self, recorded: Recorded, event: ToolStarted) -> None:
+        if (call := self._call(recorded, event.message, event.call)) is not None:
+            call.started = event
+
+    def _tool_finished(self, recorded: Recorded, event: ToolFinished | ToolLate) -> None:
+        if (call := self._call(recorded, event.message, event.call)) is not None:
+            call.finished = True
+
+    def _stop(self, _recorded: Recorded, _event: RunStop) -> None:
+        if self.run is not None:
+            self.run.stop = True
+
+    def _finished(self, recorded: Recorded, event: RunFinished) -> None:
+        run = self._of(recorded)
+        if run is not None:
+            run.finished, run.finished_at = event.outcome, recorded.at
+            self.last = run
+            if self.run is run:
+                self.run = None
+
+    def _sealed(self, recorded: Recorded, _event: RunSealed) -> None:
+        if (run := self._of(recorded)) is not None:
+            run.sealed = True
+
+    def _recovered(self, recorded: Recorded, event: RunRecovered) -> None:
+        if (run := self._of(recorded)) is not None:
+            run.recovered = event.state
+
+    def _rewound(self, _recorded: Recorded, event: ConversationRewound) -> None:
+        self.waiting = {seq: each for seq, each in self.waiting.items() if seq <= event.to}
+        if self.last is not None and self.last.seq > event.to:
+            self.last = None
+
+    def _cleared(self, _recorded: Recorded, _event: ConversationCleared) -> None:
+        self.waiting, self.last = {}, None
+
+
+_STEPS: dict[type[Event | Unknown], str] = {
+    MessageUser: "_user",
+    RunStarted: "_started",
+    ModelRequested: "_requested",
+    ReplyDelta: "_delta",
+    ModelFailed: "_failed",
+    MessageAssistant: "_assistant",
+    MessagePartial: "_partial",
+    ApprovalAsked: "_asked",
+    ApprovalAnswered: "_answered",
+    ToolStarted: "_tool_started",
+    ToolFinished: "_tool_finished",
+    ToolLate: "_tool_finished",
+    RunStop: "_stop",
+    RunFinished: "_finished",
+    RunSealed: "_sealed",
+    RunRecovered: "_recovered",
+    ConversationRewound: "_rewound",
+    ConversationCleared: "_cleared",
+}
