@@ -2,6 +2,9 @@
 
 One TOML file is the truth. An environment variable wins over it, and `Config.locked` says so. Nothing is
 read at import, and the environment only through the mapping that the caller passes in.
+
+A key of a provider never stands in the file: `key = "env:NAME"` or `key = "secret:NAME"` says where it is. It is held as
+a `Secret`, which prints as stars.
 """
 
 from __future__ import annotations
@@ -12,14 +15,90 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, cast, get_args
+from urllib.parse import urlsplit
 
 from tenax.errors import ConfigError
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
-# Every name that the file may hold.
-SETTINGS: Final[Mapping[str, Mapping[str, type]]] = {"store": {"url": str}}
+Api = Literal["openai", "anthropic", "script"]
+Resume = Literal["auto", "ask"]
+
+# Where an api is, and where its key is, when the file does not say. A key goes to its own provider only.
+USUAL: Final = {
+    "openai": ("https://api.openai.com/v1", "OPENAI_API_KEY"),
+    "anthropic": ("https://api.anthropic.com", "ANTHROPIC_API_KEY"),
+}
+
+# Every name that the file may hold: at its top, in a section, and in each section [models.NAME].
+TOP: Final[Mapping[str, type]] = {"model": str, "fallback": list, "resume": str}
+SECTIONS: Final[Mapping[str, Mapping[str, type]]] = {
+    "store": {"url": str},
+    "tools": {"folder": str},
+    "budget": {"day": float, "conversation": float},
+}
+MODEL: Final[Mapping[str, type]] = {
+    "api": str,
+    "url": str,
+    "name": str,
+    "key": str,
+    "context": int,
+    "max_tokens": int,
+    "price_input": float,
+    "price_output": float,
+}
+
+_SHAPES: Final = {
+    str: 'text in quotes: {name} = "..."',
+    int: "a whole number above 0: {name} = 1000",
+    float: "a number, 0 or more: {name} = 1.5",
+    list: 'a list of names in quotes: {name} = ["..."]',
+}
+
+
+class Secret:
+    """A key, or why there is none. It prints as stars; `reveal` is the only way to it."""
+
+    __slots__ = ("_value", "_where")
+
+    def __init__(self, value: str | None, where: str) -> None:
+        self._value = value.strip() if value else None
+        self._where = where
+
+    def reveal(self) -> str:
+        """The key. Where it is missing, or is none, that is said only now: not everything needs a model."""
+        if not self._value:
+            raise ConfigError(f"A key is to be in {self._where}, and there is none.")
+        if not re.fullmatch(r"[!-~]+", self._value):
+            raise ConfigError(f"What is in {self._where} holds a space or a character that no key has.")
+        return self._value
+
+    def __repr__(self) -> str:
+        return "***"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """One [models.NAME]: how a model is reached. Prices are US dollars for a million tokens."""
+
+    label: str
+    """Its name in the file."""
+    api: Api
+    url: str = field(repr=False)  # may hold a password
+    name: str
+    """What the provider calls it."""
+    key: Secret | None = None
+    context: int | None = None
+    max_tokens: int | None = None
+    price_input: float | None = None
+    price_output: float | None = None
+
+    def cost(self, tokens_in: int, tokens_out: int) -> float | None:
+        """What so many tokens cost at these prices, in US dollars; None where no price was set."""
+        if self.price_input is None and self.price_output is None:
+            return None
+        return (tokens_in * (self.price_input or 0) + tokens_out * (self.price_output or 0)) / 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +121,13 @@ class Config:
     places: Places
     file: Path
     store_url: str = field(repr=False)  # may hold a password: print `shown(store_url)`
+    tools_folder: Path
+    model: str | None = None  # the label of one of `models`
+    fallback: tuple[str, ...] = ()
+    models: Mapping[str, ModelSettings] = field(default_factory=dict)
+    resume: Resume = "auto"
+    budget_day: float | None = None  # US dollars
+    budget_conversation: float | None = None
     log: str = "warning"
     locked: Mapping[str, str] = field(default_factory=dict)  # setting -> the variable that set it
 
@@ -61,10 +147,29 @@ def load(env: Mapping[str, str], *, profile: str | None = None) -> Config:
         url = settings.get("store", {}).get("url", "sqlite")
         store_url = _store_url(url, f"store.url in {file}", places, env, base=places.data)
 
+    models = {label: _model(label, values, file, env) for label, values in settings.get("models", {}).items()}
+    model, fallback = _chosen(settings, models, file, env, locked)
+    resume = settings.get("resume", "auto")
+    if resume not in get_args(Resume):
+        raise ConfigError(f'resume in {file} is {resume!r}; it must be "auto" or "ask".')
+
     log = env.get("TENAX_LOG", "").lower() or "warning"
     if log not in LOG_LEVELS:
         raise ConfigError(f"TENAX_LOG is {log!r}; it must be one of {', '.join(LOG_LEVELS)}.")
-    return Config(places=places, file=file, store_url=store_url, log=log, locked=locked)
+    return Config(
+        places=places,
+        file=file,
+        store_url=store_url,
+        tools_folder=_tools_folder(settings.get("tools", {}).get("folder"), places, env, profile),
+        model=model,
+        fallback=fallback,
+        models=models,
+        resume=cast("Resume", resume),
+        budget_day=settings.get("budget", {}).get("day"),
+        budget_conversation=settings.get("budget", {}).get("conversation"),
+        log=log,
+        locked=locked,
+    )
 
 
 def shown(url: str) -> str:
@@ -132,7 +237,132 @@ def _store_url(url: str, where: str, places: Places, env: Mapping[str, str], *, 
     )
 
 
-def _read(file: Path, *, must_exist: bool) -> dict[str, dict[str, Any]]:
+def _tools_folder(given: str | None, places: Places, env: Mapping[str, str], profile: str | None) -> Path:
+    """Where tools act. By itself ~/tenax; a TENAX_HOME and a profile have one of their own."""
+    if given:
+        return _path(given, env, places.data)
+    home = Path(env.get("HOME", ""))
+    own = profile is not None or env.get("TENAX_HOME") or not home.is_absolute()
+    return places.data / "work" if own else home / "tenax"
+
+
+def _chosen(
+    settings: Mapping[str, Any],
+    models: dict[str, ModelSettings],
+    file: Path,
+    env: Mapping[str, str],
+    locked: dict[str, str],
+) -> tuple[str | None, tuple[str, ...]]:
+    """The labels of the model and of those that stand in for it. A lone section needs no `model`."""
+    model: str | None = settings.get("model", next(iter(models)) if len(models) == 1 else None)
+    where = f"model in {file}"
+    if named := env.get("TENAX_MODEL"):
+        model, where = named, "TENAX_MODEL"
+        locked["model"] = where
+        url = env.get("OPENAI_BASE_URL")
+        if url and not models:
+            key = env.get("OPENAI_API_KEY")
+            models[named] = ModelSettings(
+                label=named,
+                api="openai",
+                url=_model_url(url, "OPENAI_BASE_URL"),
+                name=named,
+                key=Secret(key, "OPENAI_API_KEY") if key else None,
+            )
+    fallback = tuple(settings.get("fallback", ()))
+    if model is not None:
+        _known_model(model, models, where)
+    for label in fallback:
+        _known_model(label, models, f"fallback in {file}")
+    return model, fallback
+
+
+def _known_model(label: str, models: Mapping[str, ModelSettings], where: str) -> None:
+    if label not in models:
+        raise ConfigError(
+            f"{where} names {label!r}, and there is no section [models.{label}].",
+            hint=_nearest(label, models)
+            if models
+            else "A section [models.NAME] says how a model is reached.",
+        )
+
+
+def _model(label: str, values: Mapping[str, Any], file: Path, env: Mapping[str, str]) -> ModelSettings:
+    where = f"models.{label}"
+    api = values.get("api", "openai")
+    if api not in get_args(Api):
+        raise ConfigError(
+            f"{where}.api in {file} is {api!r}; it must be one of {', '.join(get_args(Api))}.",
+        )
+    url, usual_key = USUAL.get(api, ("", ""))
+    key = _key(values["key"], f"{where}.key", file, env) if "key" in values else None
+    if "url" in values:
+        url = values["url"]
+    elif not url:
+        raise ConfigError(
+            f"{where} in {file} has no url.", hint="For a script it is the path of a JSON file."
+        )
+    elif key is None:
+        key = Secret(env.get(usual_key), usual_key)
+    if "name" not in values and api != "script":
+        raise ConfigError(
+            f"{where} in {file} has no name.", hint='Write name = "..." as the provider calls it.'
+        )
+    return ModelSettings(
+        label=label,
+        api=cast("Api", api),
+        url=str(_path(url, env, file.parent))
+        if api == "script"
+        else _model_url(url, f"{where}.url in {file}"),
+        name=values.get("name", label),
+        key=key,
+        context=values.get("context"),
+        max_tokens=values.get("max_tokens"),
+        price_input=values.get("price_input"),
+        price_output=values.get("price_output"),
+    )
+
+
+def _model_url(url: str, where: str) -> str:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ConfigError(f"{where} is no address of a model.", hint="It begins with http:// or https://.")
+    return url.rstrip("/")
+
+
+def _key(given: str, where: str, file: Path, env: Mapping[str, str]) -> Secret:
+    """Follow env:NAME or secret:NAME. What was written instead may be the key: it is never repeated."""
+    kind, _, name = given.partition(":")
+    if kind not in {"env", "secret"} or not re.fullmatch(r"[A-Za-z_]\w{0,63}", name, re.ASCII):
+        raise ConfigError(
+            f'{where} in {file} must be "env:NAME" or "secret:NAME", never the key itself.',
+            hint="If a key stood there, somebody may have seen it: consider a new one.",
+        )
+    if kind == "env":
+        return Secret(env.get(name), f"the environment variable {name}")
+    secrets = file.with_name("secrets.toml")
+    return Secret(_read_secrets(secrets).get(name), f"{secrets} under {name}")
+
+
+def _read_secrets(file: Path) -> Mapping[str, str]:
+    try:
+        if file.stat().st_mode & 0o077:
+            raise ConfigError(f"Others can read {file}, which holds keys.", hint=f"Run: chmod 600 {file}")
+        secrets = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}.") from error
+    except ValueError:  # its cause could quote a key
+        raise ConfigError(f'{file} is not valid TOML: it holds lines like NAME = "...".') from None
+    return {name: value for name, value in secrets.items() if isinstance(value, str)}
+
+
+def _read(file: Path, *, must_exist: bool) -> dict[str, Any]:
     try:
         settings = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -150,22 +380,53 @@ def _read(file: Path, *, must_exist: bool) -> dict[str, dict[str, Any]]:
 
 
 def _check(settings: Mapping[str, Any], file: Path) -> None:
-    for section, values in settings.items():
-        if section not in SETTINGS:
-            raise _unknown(section, SETTINGS, file)
-        if not isinstance(values, dict):
-            raise ConfigError(f"{section} in {file} is a section: write [{section}] on a line of its own.")
-        names = {f"{section}.{name}": kind for name, kind in SETTINGS[section].items()}
-        for name, value in values.items():
-            full = f"{section}.{name}"
-            if full not in names:
-                raise _unknown(full, names, file)
-            if not isinstance(value, names[full]):
-                raise ConfigError(f'{full} in {file} must be text in quotes: {name} = "...".')
+    for name, value in settings.items():
+        if name in TOP:
+            _check_value(name, value, TOP[name], file)
+        elif name in SECTIONS:
+            _check_section(name, value, SECTIONS[name], file)
+        elif name == "models":
+            if not isinstance(value, dict):
+                raise ConfigError(f"models in {file} are sections: write [models.NAME] on a line of its own.")
+            for label, values in value.items():
+                _check_section(f"models.{label}", values, MODEL, file)
+        else:
+            raise _unknown(name, [*TOP, *SECTIONS, "models"], file)
+
+
+def _check_section(section: str, values: object, known: Mapping[str, type], file: Path) -> None:
+    if not isinstance(values, dict):
+        raise ConfigError(f"{section} in {file} is a section: write [{section}] on a line of its own.")
+    for name, value in values.items():
+        if name not in known:
+            raise _unknown(f"{section}.{name}", [f"{section}.{each}" for each in known], file)
+        _check_value(f"{section}.{name}", value, known[name], file)
+
+
+def _check_value(full: str, value: object, kind: type, file: Path) -> None:
+    match value:
+        case str():
+            fits = kind is str
+        case bool():
+            fits = False
+        case int() | float():
+            fits = (kind is float and 0 <= value < float("inf")) or (
+                kind is int and isinstance(value, int) and value > 0
+            )
+        case list():
+            fits = kind is list and all(isinstance(each, str) for each in value)
+        case _:
+            fits = False
+    if not fits:
+        shape = _SHAPES[kind].format(name=full.rpartition(".")[2])
+        raise ConfigError(f"{full} in {file} must be {shape}.")
 
 
 def _unknown(name: str, known: Iterable[str], file: Path) -> ConfigError:
+    return ConfigError(f"{file} sets {name}, which is no setting of Tenax.", hint=_nearest(name, known))
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     nearest = get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-    hint = f"Did you mean {nearest[0]}?" if nearest else f"Known here: {', '.join(known)}."
-    return ConfigError(f"{file} sets {name}, which is no setting of Tenax.", hint=hint)
+    return f"Did you mean {nearest[0]}?" if nearest else f"Known here: {', '.join(known)}."

@@ -16,6 +16,7 @@
     │   ├── CursorMoved          another process advanced this reader
     │   ├── DedupReused          the same id came before with another body
     │   └── RunConflict          a second run, or none where one is needed
+    ├── ToolFailed               a tool could not do it; the sentence is for the model and the person
     └── StoreError               the store itself
         ├── CannotOpen           wrong file, folder, library, file system or address
         │   └── SchemaTooNew     written by a newer Tenax; seen at open or at append
@@ -102,6 +103,10 @@ class DedupReused(Refused):
 
 class RunConflict(Refused):
     """One run at a time per conversation."""
+
+
+class ToolFailed(TenaxError):
+    """A tool could not do it. The sentence is for the model and the person."""
 
 
 class StoreError(TenaxError):

@@ -46,8 +46,9 @@ from tenax.events import (
     StretchEnded,
 )
 from tenax.journal.aio import THREADS, Threads, Twin, awaited
-from tenax.journal.base import Dedup, Erased, Expect, Hits, Recorded, Stretch, Summary
+from tenax.journal.base import Dedup, Erased, Expect, Hits, Lease, Recorded, Stretch, Summary
 from tenax.parts import Text, ToolResult, text_of
+from tenax.recovery import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,8 +137,12 @@ class SessionDB:
             return session_id
         return session_id
 
-    def get_session(self, session_id: str) -> dict[str, Any] | None:
-        """What is known of a session, or None. `revision` moves with everything that changes its transcript."""
+    def get_session(self, session_id: str, *, rows: bool = False) -> dict[str, Any] | None:
+        """What is known of a session, or None. `revision` moves with everything that changes its transcript.
+
+        With `rows` also the transcript of its conversation, as a person sees it: this is opening it, and looks again
+        for the output of runs that were interrupted.
+        """
         stretch = self.journal.stretch(session_id)
         if stretch is None:
             return None
@@ -162,6 +167,7 @@ class SessionDB:
             "archived": shown.archived,
             "revision": head.revision,
             "head_session_id": head.stretch,
+            **({"rows": rows_of(self.journal, stretch.conversation)} if rows else {}),
         }
 
     def append_message(
@@ -219,12 +225,17 @@ class SessionDB:
         tokens_before: int | None = None,
         tokens_after: int | None = None,
         model: str | None = None,
+        keep_last: int = 0,
+        kept: Sequence[int] = (),
+        lease: Lease | None = None,
+        run: str | None = None,
     ) -> Compacted | Superseded:
         """Commit a compaction: end this session and open its one child, or say that somebody was faster.
 
         `summary` stands for everything up to `covers_to`; what came after it, also since `folded_to` (the head that
         the summary was made from), stays in the live context. `messages` that are only in the caller's own list are
-        stored first, in the same commit, and are covered if `covers_to` is not given.
+        stored first, in the same commit, and are covered, but for the last `keep_last`, if `covers_to` is not given.
+        Messages of people at the seqs in `kept` stay word for word. A run compacts under its lease.
         """
         stretch = self._stretch(session_id)
         if stretch.ended_at is not None:
@@ -234,13 +245,19 @@ class SessionDB:
         own: list[Event] = [_message_of(each) for each in messages]
         name = child or self.journal.ids.stretch()
         for _ in range(_TRIES):
-            covers = covers_to if covers_to is not None else (head.head + len(own) if own else folded)
-            summarised = ContextSummarised([Text(summary)], covers, tokens_before, tokens_after, model)
+            covers = covers_to
+            if covers is None:
+                covers = head.head + len(own) - keep_last if own else folded
+            summarised = ContextSummarised(
+                [Text(summary)], covers, tokens_before, tokens_after, model, list(kept)
+            )
             at = head.head + len(own) + 1
             events = [*own, summarised, ContextCompacted(session_id, name, at, covers, folded)]
             expect = Expect(head=head.head, stretch=session_id)
             try:
-                stored = self.journal.append(stretch.conversation, events, expect=expect)
+                stored = self.journal.append(
+                    stretch.conversation, events, expect=expect, lease=lease, run=run
+                )
             except StretchMoved as moved:
                 return Superseded(moved.by)
             except HeadMoved:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tenax.config import load, shown
+from tenax.config import Config, load, shown
 from tenax.errors import ConfigError
 
 
@@ -109,7 +109,7 @@ def test_tenax_config_names_the_file(env: dict[str, str], tmp_path: Path) -> Non
     [
         ("[stoer]", "sets stoer", "Did you mean store?"),
         ("[Store]", "sets Store", "Did you mean store?"),
-        ("[kitchen]", "sets kitchen", "Known here: store."),
+        ("[kitchen]", "sets kitchen", "Known here: budget, fallback, model, models, resume, store, tools."),
         ("[store]\nurll = 1", r"sets store\.urll", "Did you mean store.url?"),
         ('store = "sqlite"', r"write \[store\]", ""),
         ("[store]\nurl = 5", r"store\.url .* must be text", ""),
@@ -164,3 +164,202 @@ def test_a_password_is_never_shown(url: str, printed: str) -> None:
 def test_a_config_does_not_print_its_store(env: dict[str, str]) -> None:
     """A Config in a log line gives no password away."""
     assert "hunter2" not in repr(load(env | {"TENAX_STORE": "postgresql://ada:hunter2@db/tenax"}))
+
+
+MODELS = """
+model = "main"
+fallback = ["cloud", "claude"]
+resume = "ask"
+[models.main]
+url = "http://127.0.0.1:11434/v1/"
+name = "qwen3:8b"
+context = 32768
+max_tokens = 4000
+[models.cloud]
+api = "openai"
+name = "gpt"
+key = "env:CLOUD_KEY"
+price_input = 3
+price_output = 12.5
+[models.claude]
+api = "anthropic"
+name = "claude"
+[models.demo]
+api = "script"
+url = "demo.json"
+[tools]
+folder = "~/work"
+[budget]
+day = 5
+conversation = 0.5
+"""
+
+
+def test_the_file_names_the_models(env: dict[str, str]) -> None:
+    """Which one answers, which stand in for it, how each is reached, and what it costs."""
+    write(env, MODELS)
+    config = load(env | {"HOME": "/home/ada", "CLOUD_KEY": "k1", "ANTHROPIC_API_KEY": "k2"})
+    assert (config.model, config.fallback, config.resume) == ("main", ("cloud", "claude"), "ask")
+    assert (config.budget_day, config.budget_conversation) == (5, 0.5)
+    assert config.tools_folder == Path("/home/ada/work")
+    main, cloud, claude, demo = (config.models[each] for each in ("main", "cloud", "claude", "demo"))
+    assert (main.label, main.api, main.url, main.name) == (
+        "main",
+        "openai",
+        "http://127.0.0.1:11434/v1",
+        "qwen3:8b",
+    )
+    assert (main.key, main.context, main.max_tokens, main.price_input) == (None, 32768, 4000, None)
+    assert (cloud.url, cloud.price_input, cloud.price_output) == ("https://api.openai.com/v1", 3, 12.5)
+    assert cloud.key is not None
+    assert cloud.key.reveal() == "k1"
+    assert claude.url == "https://api.anthropic.com"
+    assert claude.key is not None
+    assert claude.key.reveal() == "k2"
+    assert (demo.url, demo.name) == (f"{env['TENAX_HOME']}/demo.json", "demo")
+
+
+def test_nothing_set_means_no_model_and_a_folder_for_tools() -> None:
+    """An agent without a model can still list and search; its tools act in ~/tenax, or in a home of their own."""
+    config = load({"HOME": "/home/ada"})
+    assert (config.model, config.fallback, dict(config.models)) == (None, (), {})
+    assert (config.resume, config.budget_day, config.budget_conversation) == ("auto", None, None)
+    assert config.tools_folder == Path("/home/ada/tenax")
+    assert load({"TENAX_HOME": "/srv/tenax"}).tools_folder == Path("/srv/tenax/work")
+    assert load({"TENAX_HOME": "/srv"}, profile="a").tools_folder == Path("/srv/profiles/a/work")
+
+
+def test_a_lone_model_needs_no_choice(env: dict[str, str]) -> None:
+    """It is the one that was meant; of two, none is guessed."""
+    write(env, '[models.x]\nurl = "http://h"\nname = "n"')
+    assert load(env).model == "x"
+    write(env, '[models.x]\nurl = "http://h"\nname = "n"\n[models.y]\nurl = "http://h"\nname = "n"')
+    assert load(env).model is None
+
+
+def test_the_environment_chooses_a_model(env: dict[str, str]) -> None:
+    """TENAX_MODEL beats the file, and must be one of its sections."""
+    write(env, MODELS)
+    home = env | {"HOME": "/home/ada"}
+    config = load(home | {"TENAX_MODEL": "claude", "OPENAI_BASE_URL": "http://elsewhere"})
+    assert config.model == "claude"
+    assert config.locked == {"model": "TENAX_MODEL"}
+    with pytest.raises(ConfigError, match=r"TENAX_MODEL names 'claud', and there is no section") as caught:
+        load(home | {"TENAX_MODEL": "claud"})
+    assert caught.value.hint == "Did you mean claude?"
+
+
+def test_two_variables_are_enough_for_a_model(env: dict[str, str]) -> None:
+    """OPENAI_BASE_URL and TENAX_MODEL, without a file; the key is the usual one, if there is one."""
+    given = env | {"OPENAI_BASE_URL": "http://127.0.0.1:8080/v1", "TENAX_MODEL": "org/llama:8b"}
+
+    def chosen(config: Config) -> object:
+        model = config.models[config.model or ""]
+        return model.api, model.url, model.name, model.key and model.key.reveal()
+
+    assert chosen(load(given)) == ("openai", "http://127.0.0.1:8080/v1", "org/llama:8b", None)
+    assert chosen(load(given | {"OPENAI_API_KEY": "k"}))[-1] == "k"  # type: ignore[index]
+    assert load(given).locked == {"model": "TENAX_MODEL"}
+    with pytest.raises(ConfigError, match="OPENAI_BASE_URL is no address"):
+        load(given | {"OPENAI_BASE_URL": "localhost"})
+
+
+def test_a_key_goes_to_its_own_provider_only(env: dict[str, str]) -> None:
+    """The usual variable counts for the usual address; another address gets only a key that was named for it."""
+    write(env, '[models.x]\nurl = "http://elsewhere"\nname = "n"')
+    assert load(env | {"OPENAI_API_KEY": "k"}).models["x"].key is None
+
+
+def keyed(env: dict[str, str], key: str) -> Path:
+    return write(env, f'[models.x]\nurl = "http://h"\nname = "n"\nkey = "{key}"')
+
+
+def test_a_secret_is_read_from_its_own_file(env: dict[str, str]) -> None:
+    """secrets.toml stands beside the file, and nobody else may read it."""
+    keyed(env, "secret:MINE")
+    secrets = Path(env["TENAX_HOME"]) / "secrets.toml"
+    secrets.write_text('MINE = "hunter2"\n')
+    secrets.chmod(0o644)
+    with pytest.raises(ConfigError, match="Others can read") as caught:
+        load(env)
+    assert "chmod 600" in caught.value.hint
+    secrets.chmod(0o600)
+    config = load(env)
+    key = config.models["x"].key
+    assert key is not None
+    assert key.reveal() == "hunter2"
+    assert "hunter2" not in repr(config) + str(key)
+    secrets.write_text('MINE = hunter2"')
+    with pytest.raises(ConfigError, match="not valid TOML") as caught:
+        load(env)
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "said"),
+    [
+        ("env:MINE", None, "in the environment variable MINE, and there is none"),
+        ("env:MINE", "  ", "in the environment variable MINE, and there is none"),
+        ("secret:MINE", None, r"secrets\.toml under MINE, and there is none"),
+        ("env:MINE", "two words", "no key has"),
+    ],
+)
+def test_a_missing_key_is_told_when_it_is_needed(
+    env: dict[str, str], key: str, given: str | None, said: str
+) -> None:
+    """Loading is not needing: the rest of Tenax works without it."""
+    keyed(env, key)
+    found = load(env | ({"MINE": given} if given else {})).models["x"].key
+    assert found is not None
+    with pytest.raises(ConfigError, match=said):
+        found.reveal()
+
+
+@pytest.mark.parametrize("key", ["sk-hunter2", "hunter2", "env:sk-hunter2", "secret:", "file:hunter2", ""])
+def test_a_key_in_the_file_is_refused(env: dict[str, str], key: str) -> None:
+    """And never repeated: what stands there may be the key."""
+    file = keyed(env, key)
+    with pytest.raises(ConfigError, match="never the key itself") as caught:
+        load(env)
+    assert str(file) in str(caught.value)
+    assert "hunter2" not in str(caught.value) + caught.value.hint
+
+
+X = '[models.x]\nurl = "http://h"\nname = "n"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ('modle = "x"', "sets modle", "Did you mean model?"),
+        ("model = 5", "model .* must be text in quotes", ""),
+        ('model = "main"', "names 'main', and there is no section", "models.NAME"),
+        (f'fallback = "x"\n{X}', "fallback .* must be a list of names", ""),
+        (f'fallback = ["y"]\n{X}', "fallback in .* names 'y'", "Known here: x."),
+        ('resume = "never"', 'resume .* "auto" or "ask"', ""),
+        ("models = 5", r"write \[models\.NAME\]", ""),
+        ('models.x = "gpt"', r"write \[models\.x\]", ""),
+        (f"{X}contxt = 5", r"sets models\.x\.contxt", "Did you mean models.x.context?"),
+        (f"{X}context = 1.5", r"models\.x\.context .* whole number above 0: context = ", ""),
+        (f"{X}context = 0", "whole number above 0", ""),
+        (f"{X}context = true", "whole number above 0", ""),
+        (f"{X}price_input = -1", "a number, 0 or more", ""),
+        (f"{X}price_input = nan", "a number, 0 or more", ""),
+        (f'{X}price_input = "3"', "a number, 0 or more", ""),
+        (f'{X}api = "smtp"', "must be one of openai, anthropic, script", ""),
+        ('[models.x]\nurl = "http://h"', r"models\.x in .* has no name", "name ="),
+        ('[models.x]\napi = "script"', r"models\.x in .* has no url", "JSON file"),
+        ('[models.x]\nname = "n"\nurl = "127.0.0.1:80"', r"models\.x\.url in .* no address", "http://"),
+        ('[models.x]\nname = "n"\nurl = "http://h:port"', "no address", "http://"),
+        ("[budget]\nday = true", r"budget\.day .* must be a number", ""),
+        ("[tools]\nfolder = 1", r"tools\.folder .* must be text", ""),
+    ],
+)
+def test_a_mistake_about_models_is_told(env: dict[str, str], text: str, said: str, hint: str) -> None:
+    """The same way as any other: the file, the name, and what was meant or is allowed."""
+    file = write(env, text)
+    with pytest.raises(ConfigError, match=said) as caught:
+        load(env)
+    assert str(file) in str(caught.value)
+    assert hint in caught.value.hint

@@ -1,4 +1,4 @@
-"""docs/DEPENDENCIES.md names every package that pyproject.toml asks for."""
+"""docs/DEPENDENCIES.md names every package that pyproject.toml, or make for the tests, asks for."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def test_every_dependency_is_explained() -> None:
             for line in (ROOT / "tests/support/postgres-wheel.txt").read_text().splitlines()
             if "==" in line
         ),
+        *re.findall(r"--no-deps (\S+)", (ROOT / "Makefile").read_text(encoding="utf-8")),
     ]
     names = {re.split(r"[\[<>=~! ]", one)[0] for one in asked} - {"tenax"}
     page = (ROOT / "docs/DEPENDENCIES.md").read_text(encoding="utf-8")

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from types import TracebackType
 
+    from tenax.clock import Clock, Ids
     from tenax.events import ConversationOpened, Event
     from tenax.journal.base import Dedup, Entry, Expect, Lease
+    from tenax.journal.store import Store
 
 __all__ = ["THREADS", "AsyncJournal", "CancelledAppend", "Threads", "Twin", "awaited"]
 
@@ -85,11 +87,25 @@ class AsyncJournal(Twin[Journal]):
     ) -> None:
         await self.close()
 
-    user = property(lambda self: self.journal.user)
-    clock = property(lambda self: self.journal.clock)
-    ids = property(lambda self: self.journal.ids)
-    store = property(lambda self: self.journal.store)
-    incarnation = property(lambda self: self.journal.incarnation)
+    @property
+    def user(self) -> str | None:
+        return self.journal.user
+
+    @property
+    def clock(self) -> Clock:
+        return self.journal.clock
+
+    @property
+    def ids(self) -> Ids:
+        return self.journal.ids
+
+    @property
+    def store(self) -> Store:
+        return self.journal.store
+
+    @property
+    def incarnation(self) -> str:
+        return self.journal.incarnation
 
     def of(self, user: str | None) -> AsyncJournal:
         """The same store, for another user; None: for the process itself."""
@@ -160,6 +176,10 @@ class AsyncJournal(Twin[Journal]):
                     return False
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(hint.wait(), min(left, 1.0))
+
+    async def apart(self, work: Callable[[], T]) -> T:
+        """Run this on one of the facade's threads: for a caller that does several things with the journal at once."""
+        return await self._threads.run(work)
 
     async def instance(self) -> str:
         """This process, as the store knows it."""

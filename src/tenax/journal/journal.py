@@ -195,24 +195,17 @@ class Journal:
         return [Row(first, place & ALL_SEQS, ROLES[role]) for place, first, role in reversed(found)]
 
     def open(self, conversation: str, *, before: int | None = None, limit: int = 50) -> list[Recorded]:
-        """The events of the last rows of the transcript, and what came after them. Reads ranges, not the journal."""
-        num = self._num(conversation)
-        low, high = bounds(num)
-        ranges = _joined(
-            [(row.first, row.last) for row in self.rows(conversation, before=before, limit=limit)]
-        )
-
-        def work(tx: Tx) -> list[Recorded]:
-            found: list[Recorded] = []
-            spans = [(low + first - 1, low + last) for first, last in ranges]
-            if before is None:
-                spans.append((spans[-1][1] if spans else low, high))
-            for start, end in spans:
-                rows = tx.run("read", {"low": start, "high": end, "limit": _PAGE_MAX})
-                found += [recorded(conversation, row) for row in rows]
-            return found
-
-        return self._store.read(work)
+        """The events of the last rows of the transcript, and what stands between and after them."""
+        rows = self.rows(conversation, before=before, limit=limit)
+        after = rows[0].first - 1 if rows else self.head(conversation).context_from - 1
+        upto = ALL_SEQS if before is None else before - 1
+        found: list[Recorded] = []
+        while page := self.read(conversation, after=after, limit=_PAGE_MAX, upto=upto):
+            found += page
+            after = page[-1].seq
+            if len(page) < _PAGE_MAX:
+                break
+        return found
 
     def messages(self, conversation: str, *, after: int = 0, upto: int = ALL_SEQS) -> list[Recorded]:
         """The messages that stand between two numbers: undone and cleared ones do not."""
@@ -741,17 +734,6 @@ def _summary(row: tuple[Any, ...], stretch: str | None) -> Summary:
     marks = bool(pinned), bool(archived), run is not None
     place = (pinned, updated_at, num)
     return Summary(conversation, stretch, title, source, messages, opened_at, updated_at, *marks, place)
-
-
-def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same numbers in as few ranges as possible."""
-    joined: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
-        else:
-            joined.append((first, last))
-    return joined
 
 
 def _ranges(seqs: list[int]) -> list[Copied]:

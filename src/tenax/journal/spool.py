@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from tenax.errors import StoreDamaged, StoreFull, StoreMisused, StoreUnavailable
+from tenax.errors import StoreDamaged, StoreError, StoreFull, StoreMisused, StoreUnavailable
 from tenax.journal import guard
 
 __all__ = ["BYTES_MAX", "ROOM_BYTES", "Entry", "Spool", "left"]
@@ -86,7 +86,7 @@ class Spool:
                     _take_room(self._file)
                     for each in (self._folder, folder, folder.parent):
                         _flush_folder(each)
-                entries, self._end = self._scan()
+                entries, self._end = self._scan(os.fstat(self._file).st_size)
             except BaseException:
                 self._let_go()
                 raise
@@ -109,7 +109,7 @@ class Spool:
     def read(self) -> list[Entry]:
         """Every entry, in the order in which they were written."""
         with self._used():
-            entries, self._seen = self._scan()
+            entries, self._seen = self._scan(self._end)
         return entries
 
     def clear(self) -> bool:
@@ -117,9 +117,8 @@ class Spool:
         with self._used():
             if self._end > self._seen:
                 return False
-            for at in range(
-                0, self._end, len(_PIECE)
-            ):  # the room stays taken, and old text is gone from the disk
+            # Written over rather than cut off: the room stays taken, and the text is gone from the disk.
+            for at in range(0, self._end, len(_PIECE)):
                 _write_at(self._file, _PIECE[: self._end - at], at)
             _flush(self._file)
             os.ftruncate(self._file, min(ROOM_BYTES, os.fstat(self._file).st_size))
@@ -132,11 +131,13 @@ class Spool:
         with self._using:
             if self._file < 0:
                 return
-            if remove:
-                with _explained(self._folder):
-                    (self._folder / "spool").unlink(missing_ok=True)
-                _remove_empty(self._folder)
-            self._let_go()
+            try:
+                if remove:
+                    with _explained(self._folder):
+                        (self._folder / "spool").unlink(missing_ok=True)
+                    _remove_empty(self._folder)
+            finally:
+                self._let_go()
 
     @contextlib.contextmanager
     def _used(self) -> Iterator[None]:
@@ -146,10 +147,10 @@ class Spool:
                 raise StoreMisused("The spool was closed.")
             yield
 
-    def _scan(self) -> tuple[list[Entry], int]:
-        """The entries, and where they end."""
+    def _scan(self, size: int) -> tuple[list[Entry], int]:
+        """The entries in the first `size` bytes, and where they end."""
         entries: list[Entry] = []
-        at, size = 0, os.fstat(self._file).st_size
+        at = 0
         while at + _HEAD.size <= size:
             length, checksum = _HEAD.unpack(os.pread(self._file, _HEAD.size, at))
             if length == 0:
@@ -195,6 +196,8 @@ def left(folder: Path, alive: Callable[[str], bool]) -> list[Spool]:
                 continue  # somebody ships it, or it is not dead after all
             except FileNotFoundError:
                 _remove_empty(folder / name)  # begun and not finished, or shipped by somebody meanwhile
+            except StoreError as error:  # it stays, for a person to look at, and does not hold up the others
+                log.warning("%s", error, extra={"action": "spool_unreadable", "instance": name})
     except BaseException:
         for spool in found:
             spool.close(remove=False)

@@ -2,12 +2,27 @@
 
 `memory()` is a journal without a file. `SimClock` is time that passes when the test says so. `FaultyJournal` has named
 points at which it fails, hangs or dies. `FaultVfs` is a disk that is slow, or fails the n-th write, flush or statement.
+`Provider` is a model's provider that plays a script over real HTTP; a model without a wire is `tenax.models.ScriptedModel`.
 `contract.JournalContract` is every promise of the journal, one test each, for an engine to run; it needs pytest.
 """
+
+from typing import TYPE_CHECKING
 
 from tenax.testing.clock import SimClock
 from tenax.testing.faults import Faults, FaultyJournal, Hold
 from tenax.testing.memory import memory
 from tenax.testing.vfs import Fault, FaultVfs
 
-__all__ = ["Fault", "FaultVfs", "Faults", "FaultyJournal", "Hold", "SimClock", "memory"]
+if TYPE_CHECKING:
+    from tenax.testing.provider import Provider
+
+__all__ = ["Fault", "FaultVfs", "Faults", "FaultyJournal", "Hold", "Provider", "SimClock", "memory"]
+
+
+def __getattr__(name: str) -> object:
+    """`Provider` is also a program (`python -m tenax.testing.provider`), so it is imported when it is asked for."""
+    if name != "Provider":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tenax.testing.provider import Provider  # noqa: PLC0415
+
+    return Provider

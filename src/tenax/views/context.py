@@ -18,12 +18,12 @@ import msgspec
 from tenax.events import (
     ContentErased,
     ContextCompacted,
+    ContextKept,
     ContextOpened,
     ContextSummarised,
     ConversationCleared,
     ConversationRestored,
     ConversationRewound,
-    Event,
     MessageAssistant,
     MessagePartial,
     MessageSystem,
@@ -103,6 +103,10 @@ class Context:
         self.waiting: dict[int, MessageUser] = {}
         """Inputs that nothing has taken yet."""
         self.covered_to = 0
+        self.used = 0
+        """How many tokens the last request and its answer took, in this epoch."""
+        self.kept_items = -1
+        """How many items there were when a compaction changed nothing."""
         self.summary: ContextSummarised | None = None
         self._given = {each.seq: each.event for each in given}
         self._step: _Step | None = None
@@ -116,12 +120,14 @@ class Context:
     def apply(self, recorded: Recorded) -> bool:
         """Take one event in. False: what it changes lies before the first event here, so fold anew from the store."""
         self.folded_to = seq = recorded.seq
+        step = _STEPS.get(recorded.kind)
+        if step is None:
+            return True
         event = recorded.event
         if isinstance(event, Unknown):
             self._take_unknown(seq, recorded.kind)
             return True
-        step = _STEPS.get(type(event))
-        return step is None or getattr(self, step)(seq, recorded.run, event) is not False
+        return getattr(self, step)(seq, recorded.run, event) is not False
 
     def knows(self, seq: int) -> bool:
         """Whether the text of this input is here; otherwise give it with `know` before it is taken."""
@@ -136,10 +142,13 @@ class Context:
 
     def request(self, inputs: Sequence[int] = ()) -> list[Message]:
         """The messages of the next request, these inputs at its end."""
+        return [each.message for each in self.items] + self.end(inputs)
+
+    def end(self, inputs: Sequence[int]) -> list[Message]:
+        """What the next request has after `items`."""
         after = [message for _, message in self._closing(self.folded_to + 1)]
         after += [Message("user", (Text(text),)) for _, text in self._late]
-        after += [self._input(seq) for seq in inputs]
-        return [each.message for each in self.items] + after
+        return after + [self._input(seq) for seq in inputs]
 
     @property
     def open_step(self) -> bool:
@@ -186,6 +195,8 @@ class Context:
     def _assistant(self, seq: int, _run: str | None, event: MessageAssistant) -> None:
         self._close_step(seq)
         self._cuts = []
+        if event.usage is not None:
+            self.used = event.usage.input + event.usage.output
         parts = (*event.parts, *_foreign_calls(event.extra))
         self._put(seq, (seq,), Message("assistant", parts or (Text(""),)))
         calls = tuple(part for part in parts if isinstance(part, ToolCall))
@@ -257,9 +268,12 @@ class Context:
     # -- epochs ----------------------------------------------------------------------------------------------
 
     def _opened(self, seq: int, _run: str | None, event: ContextOpened) -> None:
-        self.opened, self.epoch = event, seq
+        self.opened, self.epoch, self.used = event, seq, 0
         if event.trimmed_to:
             self.items = [_trimmed(each, event.trimmed_to) for each in self.items]
+
+    def _kept(self, _seq: int, _run: str | None, _event: ContextKept) -> None:
+        self.kept_items = len(self.items)
 
     def _summarised(self, seq: int, _run: str | None, event: ContextSummarised) -> None:
         self._summaries[seq] = event
@@ -268,7 +282,7 @@ class Context:
         found = self._summaries.get(event.summary)
         summary = found if isinstance(found, ContextSummarised) else None
         kept = set(summary.kept) if summary is not None else set()
-        before = [each for each in self.items if each.last <= event.covers_to]
+        before = [each for each in self.items if each.place <= event.covers_to]
         stays = [each for each in before if kept & set(each.seqs)]
         here = {each for item in stays for each in item.seqs}
         for each in sorted(kept - here):
@@ -278,8 +292,9 @@ class Context:
                 stays.append(Placed(each, self._nth, (each,), Message("user", tuple(given.parts))))
         words = text_of(summary.parts) if summary is not None else ERASED
         first = Placed(0, 0, (event.summary,), Message("user", (Text(fenced(words)),)))
-        self.items = [first, *sorted(stays), *(each for each in self.items if each.last > event.covers_to)]
+        self.items = [first, *sorted(stays), *(each for each in self.items if each.place > event.covers_to)]
         self.covered_to, self.summary, self.epoch, self.opened = event.covers_to, summary, seq, None
+        self.used = 0
 
     # -- edits -----------------------------------------------------------------------------------------------
 
@@ -327,24 +342,25 @@ class Context:
                 self._put(seq, (seq,), Message("assistant", (Text(ERASED),)))
 
 
-_STEPS: dict[type[Event], str] = {
-    MessageUser: "_user",
-    MessageSystem: "_system",
-    MessageAssistant: "_assistant",
-    MessageTool: "_tool_message",
-    MessagePartial: "_partial",
-    RunLate: "_run_late",
-    ToolFinished: "_finished",
-    ToolLate: "_tool_late",
-    RunStarted: "_started",
-    ModelRequested: "_requested",
-    ContextOpened: "_opened",
-    ContextSummarised: "_summarised",
-    ContextCompacted: "_compacted",
-    ConversationRewound: "_rewound",
-    ConversationCleared: "_cleared",
-    ConversationRestored: "_restored",
-    ContentErased: "_erased",
+_STEPS: dict[str, str] = {
+    MessageUser.kind: "_user",
+    MessageSystem.kind: "_system",
+    MessageAssistant.kind: "_assistant",
+    MessageTool.kind: "_tool_message",
+    MessagePartial.kind: "_partial",
+    RunLate.kind: "_run_late",
+    ToolFinished.kind: "_finished",
+    ToolLate.kind: "_tool_late",
+    RunStarted.kind: "_started",
+    ModelRequested.kind: "_requested",
+    ContextOpened.kind: "_opened",
+    ContextKept.kind: "_kept",
+    ContextSummarised.kind: "_summarised",
+    ContextCompacted.kind: "_compacted",
+    ConversationRewound.kind: "_rewound",
+    ConversationCleared.kind: "_cleared",
+    ConversationRestored.kind: "_restored",
+    ContentErased.kind: "_erased",
 }
 
 

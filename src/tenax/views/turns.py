@@ -15,7 +15,6 @@ from tenax.events import (
     ApprovalAsked,
     ConversationCleared,
     ConversationRewound,
-    Event,
     MessageAssistant,
     MessagePartial,
     MessageUser,
@@ -70,9 +69,11 @@ class OpenRun(msgspec.Struct):
     inputs: list[int]
     request: int = 0
     """The request that has no answer yet, or 0."""
-    shown: int = 0
-    """How many characters of its answer are stored as partials."""
+    said: str = ""
+    """What of its answer is stored as partials."""
     requests: int = 0
+    answered: bool = False
+    """The last answer asks for no tool: the run is done but for saying so."""
     failures: int = 0
     """Calls of the model that failed since the last answer."""
     step: Step | None = None
@@ -103,8 +104,8 @@ class Turns:
         """The last input of a person."""
 
     def apply(self, recorded: Recorded) -> None:
-        step = _STEPS.get(type(event := recorded.event))
-        if step is not None:
+        step = _STEPS.get(recorded.kind)
+        if step is not None and not isinstance(event := recorded.event, Unknown):
             getattr(self, step)(recorded, event)
 
     @property
@@ -135,7 +136,8 @@ class Turns:
         run = OpenRun(recorded.run or "", recorded.seq, event, list(event.inputs))
         before = self.runs.get(event.resumes or "")
         if before is not None:
-            run.step = before.step
+            run.step, run.inputs = before.step, [*before.inputs, *run.inputs]
+            run.requests = before.requests
         self.run = self.runs[run.id] = run
         self._take(event.inputs)
 
@@ -149,14 +151,15 @@ class Turns:
     def _requested(self, recorded: Recorded, event: ModelRequested) -> None:
         self._take(event.inputs)
         if (run := self._of(recorded)) is not None:
-            run.request, run.shown = recorded.seq, 0
+            run.request, run.said = recorded.seq, ""
             run.requests += 1
+            run.answered = False
             run.inputs += event.inputs
 
     def _delta(self, recorded: Recorded, event: ReplyDelta) -> None:
         run = self._of(recorded) or self.run
-        if run is not None and run.request == event.request:
-            run.shown = event.offset + len(event.text)
+        if run is not None and run.request == event.request and event.offset == len(run.said):
+            run.said += event.text
 
     def _failed(self, recorded: Recorded, event: ModelFailed) -> None:
         if (run := self._of(recorded)) is not None:
@@ -170,6 +173,7 @@ class Turns:
             return
         calls = [part for part in event.parts if isinstance(part, ToolCall)]
         run.request = run.failures = 0
+        run.answered = not calls
         run.step = Step(recorded.seq, {call.id: OpenCall(call) for call in calls}) if calls else None
 
     def _partial(self, recorded: Recorded, event: MessagePartial) -> None:
@@ -229,23 +233,23 @@ class Turns:
         self.waiting, self.last = {}, None
 
 
-_STEPS: dict[type[Event | Unknown], str] = {
-    MessageUser: "_user",
-    RunStarted: "_started",
-    ModelRequested: "_requested",
-    ReplyDelta: "_delta",
-    ModelFailed: "_failed",
-    MessageAssistant: "_assistant",
-    MessagePartial: "_partial",
-    ApprovalAsked: "_asked",
-    ApprovalAnswered: "_answered",
-    ToolStarted: "_tool_started",
-    ToolFinished: "_tool_finished",
-    ToolLate: "_tool_finished",
-    RunStop: "_stop",
-    RunFinished: "_finished",
-    RunSealed: "_sealed",
-    RunRecovered: "_recovered",
-    ConversationRewound: "_rewound",
-    ConversationCleared: "_cleared",
+_STEPS: dict[str, str] = {
+    MessageUser.kind: "_user",
+    RunStarted.kind: "_started",
+    ModelRequested.kind: "_requested",
+    ReplyDelta.kind: "_delta",
+    ModelFailed.kind: "_failed",
+    MessageAssistant.kind: "_assistant",
+    MessagePartial.kind: "_partial",
+    ApprovalAsked.kind: "_asked",
+    ApprovalAnswered.kind: "_answered",
+    ToolStarted.kind: "_tool_started",
+    ToolFinished.kind: "_tool_finished",
+    ToolLate.kind: "_tool_finished",
+    RunStop.kind: "_stop",
+    RunFinished.kind: "_finished",
+    RunSealed.kind: "_sealed",
+    RunRecovered.kind: "_recovered",
+    ConversationRewound.kind: "_rewound",
+    ConversationCleared.kind: "_cleared",
 }

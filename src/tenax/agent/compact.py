@@ -1,0 +1,394 @@
+"""Compaction: a summary stands for the older part of a conversation, and everything stays readable.
+
+The commit is conditional (`SessionDB.rotate`): two that compact at once make one child, with or without the compression
+lock, which only saves paying for the same summary twice. Every outcome is a value, the caller's messages are never lost,
+and a try that did not make the context smaller is not made again until something has changed.
+
+`compact` is for a caller with a `SessionDB`; the loop uses `Compactor`, which takes its messages from the context.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tenax.agent.history import History
+from tenax.agent.loop import Agent, Run
+from tenax.events import Blob, ContextKept, ContextOpened, ModelUsed
+from tenax.journal import Journal
+from tenax.journal.aio import AsyncJournal
+from tenax.journal.base import Lease
+from tenax.models.base import Answer, Failure, Model
+from tenax.parts import Text, ToolResult, text_of
+from tenax.sessions import AsyncSessionDB, SessionDB
+from tenax.sessions import Compacted as Rotated
+from tenax.views.context import TRIMMED_CHARS, Message, Placed, fenced
+
+__all__ = [
+    "Aborted",
+    "Busy",
+    "Compacted",
+    "Compactor",
+    "CoolingDown",
+    "NothingToDo",
+    "Outcome",
+    "Superseded",
+    "compact",
+]
+
+log = logging.getLogger(__name__)
+
+FULL = 0.8
+"""How full a context may be before it is made smaller."""
+TAIL = 0.25
+"""How much of it stays word for word."""
+KEEP_MESSAGES = 4
+SUMMARY_CHARS_MAX = 24_000
+_SECRET = re.compile(
+    r"\b(?:sk|pk|rk)-[\w-]{16,}|\bgh[pousr]_\w{20,}|\bxox[abprs]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
+    re.DOTALL,
+)
+
+INSTRUCTION = """\
+Write a summary of the talk so far, for yourself: it will stand in place of these messages. If they begin with an earlier
+summary, update that one: keep what still holds, change what changed, add what is new.
+Keep every name, number, date, path, address, decision and its reason, open task, promise, preference and unanswered
+question, word for word where wording matters. Leave out pleasantries and what led nowhere. No secrets, keys or passwords.
+Use short headed lists. Do not answer anything and do not address the person: only the summary."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of it. `messages` and `session_id` are what the caller goes on with."""
+
+    messages: list[Any]
+    session_id: str
+
+
+class Compacted(Outcome, frozen=True, kw_only=True):
+    """The older part is a summary now."""
+
+    summary: str
+    tokens_before: int
+    tokens_after: int
+
+
+class Superseded(Outcome, frozen=True, kw_only=True):
+    """Somebody else compacted or edited it meanwhile; `by` is the head now."""
+
+    by: str | None
+
+
+class Busy(Outcome, frozen=True, kw_only=True):
+    """Somebody else is at it. No model was asked."""
+
+
+class CoolingDown(Outcome, frozen=True, kw_only=True):
+    """It was tried before, and nothing has changed since."""
+
+
+class Aborted(Outcome, frozen=True, kw_only=True):
+    """It did not work, and everything is as it was."""
+
+    why: str
+
+
+class NothingToDo(Outcome, frozen=True, kw_only=True):
+    """There is nothing that a summary could stand for."""
+
+
+def compact(
+    db: Any,  # noqa: ANN401  (a SessionDB, or what stands in for one)
+    session_id: str,
+    messages: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    summarise: Callable[[list[Mapping[str, Any]]], str],
+    keep: int = KEEP_MESSAGES,
+) -> Outcome:
+    """Put a summary in place of all but the last messages. Never raises for what the summariser or the lock does."""
+    given: list[Any] = list(messages) if messages is not None else db.get_messages(session_id)
+    same: dict[str, Any] = {"messages": given if messages is None else messages, "session_id": session_id}
+    holder = f"compact-{uuid.uuid4().hex}"
+    locked = _lock(db, session_id, holder)
+    if locked is False:
+        return Busy(**same)
+    try:
+        return _compact(db, session_id, given, same, own=messages is not None, summarise=summarise, keep=keep)
+    finally:
+        if locked:
+            _unlock(db, session_id, holder)
+
+
+def _compact(
+    db: Any,  # noqa: ANN401
+    session_id: str,
+    given: list[Any],
+    same: dict[str, Any],
+    *,
+    own: bool,
+    summarise: Callable[[list[Mapping[str, Any]]], str],
+    keep: int,
+) -> Outcome:
+    session = db.get_session(session_id)
+    if session is None:
+        return Aborted(**same, why=f"There is no session {session_id}.")
+    if session["ended_at"] is not None:
+        return Superseded(**same, by=session.get("head_session_id"))
+    stored = db.get_messages(session_id) if own else given
+    shared = _shared(stored, given)
+    cut = _cut([str(each.get("role", "")) for each in given], keep)
+    if cut == 0:
+        return NothingToDo(**same)
+    summary, why = _summary(summarise, given[:cut])
+    before, after = sum(map(_size, given)), len(summary) // 4 + sum(map(_size, given[cut:]))
+    if not why and after >= before:
+        why = "The summary is no shorter than what it would stand for."
+    if why:
+        return Aborted(**same, why=why)
+    where: dict[str, Any] = {"tokens_before": before, "tokens_after": after}
+    if cut <= shared:
+        where["covers_to"] = given[cut - 1].get("id", stored[cut - 1]["id"])
+    else:
+        where["keep_last"] = len(given) - cut
+    rotated = db.rotate(session_id, summary=summary, messages=given[shared:], **where)
+    if not isinstance(rotated, Rotated):
+        return Superseded(**same, by=rotated.by)
+    first = {"role": "user", "content": fenced(summary)}
+    return Compacted(messages=[first, *given[cut:]], session_id=rotated.session_id, summary=summary,
+                     tokens_before=before, tokens_after=after)  # fmt: skip
+
+
+def _lock(db: Any, session_id: str, holder: str) -> bool | None:  # noqa: ANN401
+    """True: held. False: somebody else has it. None: there is no lock to be had, and progress does not wait for it."""
+    try:
+        return bool(db.try_acquire_compression_lock(session_id, holder))
+    except Exception as error:  # noqa: BLE001  (missing, broken, of another version: all the same)
+        log.warning(
+            "The compression lock cannot be used (%s); going on without it. Restart Tenax so that all of it is of one version.",
+            error,
+            extra={"action": "no_compression_lock"},
+        )
+        return None
+
+
+def _unlock(db: Any, session_id: str, holder: str) -> None:  # noqa: ANN401
+    try:
+        db.release_compression_lock(session_id, holder)
+    except Exception as error:  # noqa: BLE001  (it runs out by itself)
+        log.warning("The compression lock was not given back: %s", error, extra={"action": "lock_kept"})
+
+
+def _summary(summarise: Callable[[list[Any]], str], messages: list[Any]) -> tuple[str, str]:
+    """The summary, and why there is none."""
+    try:
+        summary = summarise(messages)
+    except Exception as error:  # noqa: BLE001  (whatever it raises, the messages stay)
+        return "", f"The summary could not be written: {error}"
+    if not isinstance(summary, str) or not summary.strip():
+        return "", "The summary came back empty."
+    return redacted(summary.strip()), ""
+
+
+def redacted(text: str) -> str:
+    """The same without anything that looks like a key."""
+    return _SECRET.sub("[redacted]", text)
+
+
+def _shared(stored: Sequence[Any], given: Sequence[Any]) -> int:
+    """How many of the caller's messages are in the store already."""
+    count = 0
+    for old, new in zip(stored, given, strict=False):
+        if (old.get("role"), old.get("content")) != (new.get("role"), new.get("content")):
+            break
+        count += 1
+    return count
+
+
+def _cut(roles: Sequence[str], keep: int) -> int:
+    """Where the part that stays begins: never between a call and its result, never after the last user message."""
+    cut = max(0, len(roles) - keep)
+    users = [n for n, role in enumerate(roles) if role == "user"]
+    if users:
+        cut = min(cut, users[-1])
+    while cut > 0 and roles[cut] in {"tool", "results"}:
+        cut -= 1
+    return cut if cut > 1 else 0
+
+
+def _size(message: Mapping[str, Any]) -> int:
+    return len(str(message.get("content") or "")) // 4 + 4
+
+
+# -- for the loop -------------------------------------------------------------------------------------------
+
+
+class Compactor:
+    """Keeps the context of a run below its limit."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._db = SessionDB(journal=journal)
+        self._async = AsyncSessionDB(self._db)
+
+    async def make_room(self, run: Run) -> bool:
+        """Compact if the context is nearly full. True if it is another one now."""
+        context, limit = run.history.context, run.overflow or run.model.context
+        if limit is None or context.kept_items == len(context.items):
+            return False
+        used = context.used or estimate(context.items)
+        if run.overflow is None and used < FULL * limit:
+            return False
+        outcome = await self._try(run.journal, run.history, run.agent, run.model, limit, run.lease, run.id)
+        if isinstance(outcome, Compacted | Superseded):
+            await run.history.catch_up()
+            return True
+        why = (
+            outcome.why if isinstance(outcome, Aborted) else "There is nothing in it that could be shortened."
+        )
+        return await self._trim(run, why)
+
+    async def by_hand(self, journal: AsyncJournal, agent: Agent, conversation: str) -> Outcome:
+        """Compact because the person asks for it."""
+        history = History(journal, conversation)
+        await history.catch_up()
+        model = agent.models[0]
+        limit = model.context or 4 * estimate(history.context.items)
+        return await self._try(journal, history, agent, model, limit, None, None)
+
+    async def _try(
+        self,
+        journal: AsyncJournal,
+        history: History,
+        agent: Agent,
+        model: Model,
+        limit: int,
+        lease: Lease | None,
+        run: str | None,
+    ) -> Outcome:
+        context = history.context
+        stretch = (await journal.head(history.conversation)).stretch
+        same: dict[str, Any] = {"messages": [], "session_id": stretch or ""}
+        cut = _cut_items(context.items, int(limit * TAIL), min(context.waiting, default=history.seq + 1))
+        if stretch is None or cut == 0:
+            return NothingToDo(**same)
+        holder = f"compact-{uuid.uuid4().hex}"
+        if not await self._async.try_acquire_compression_lock(stretch, holder, agent.limits.silence * 2):
+            return Busy(**same)
+        try:
+            covered = context.items[:cut]
+            summary = await self._ask(journal, history.conversation, agent, model, covered, run)
+            if isinstance(summary, Aborted):
+                return summary
+            before, after = estimate(context.items), len(summary) // 4 + estimate(context.items[cut:])
+            if after >= before:
+                return Aborted(**same, why="The summary is no shorter than what it would stand for.")
+            rotated = await self._async.rotate(
+                stretch,
+                summary=summary,
+                covers_to=covered[-1].place,
+                folded_to=history.seq,
+                kept=_kept(context.items, cut),
+                tokens_before=before,
+                tokens_after=after,
+                model=model.name,
+                lease=lease,
+                run=run,
+            )
+        finally:
+            await self._async.release_compression_lock(stretch, holder)
+        if not isinstance(rotated, Rotated):
+            return Superseded(**same, by=rotated.by)
+        return Compacted(messages=[], session_id=rotated.session_id, summary=summary, tokens_before=before,
+                         tokens_after=after)  # fmt: skip
+
+    async def _ask(
+        self,
+        journal: AsyncJournal,
+        conversation: str,
+        agent: Agent,
+        model: Model,
+        covered: list[Placed],
+        run: str | None,
+    ) -> str | Aborted:
+        same: dict[str, Any] = {"messages": [], "session_id": ""}
+        messages = [*(_plain(each.message) for each in covered), Message("user", (Text(INSTRUCTION),))]
+        body = model.body(agent.prompt, [], [model.message(each) for each in messages], {})
+        answer: Answer | Failure | None = None
+        async for piece in model.stream(body, silence=agent.limits.silence):
+            if isinstance(piece, Answer | Failure):
+                answer = piece
+        if not isinstance(answer, Answer):
+            why = answer.message if answer is not None else "it ended without an end."
+            return Aborted(**same, why=f"The summary could not be written: {why}")
+        if answer.usage is not None:
+            await journal.append(conversation, [ModelUsed("summary", model.name, answer.usage)], run=run)
+        summary = redacted(text_of(answer.parts).strip())
+        if not summary:
+            return Aborted(**same, why="The summary came back empty.")
+        return (
+            summary if len(summary) <= SUMMARY_CHARS_MAX else Aborted(**same, why="The summary is too long.")
+        )
+
+    async def _trim(self, run: Run, why: str) -> bool:
+        """When no summary is to be had: shorten old tool output, by rule, and say so. True if that helped."""
+        context, opened = run.history.context, run.history.context.opened
+        long = [each for each in context.items[:-KEEP_MESSAGES] if _is_long(each)]
+        kept = ContextKept(why, run.history.seq)
+        if not long or opened is None:
+            await run.record(kept)
+            await run.history.catch_up()
+            return False
+        trimmed = ContextOpened("trimmed", opened.model, Blob(opened.prompt.blob), Blob(opened.tools.blob),
+                                opened.settings, opened.renderer, max(each.last for each in long))  # fmt: skip
+        await run.record(kept, trimmed)
+        await run.history.catch_up()
+        return True
+
+
+def estimate(items: Sequence[Placed]) -> int:
+    """About how many tokens these are: four bytes each."""
+    return sum(len(msgspec.json.encode(each.message)) // 4 + 4 for each in items)
+
+
+def _cut_items(items: Sequence[Placed], tail: int, waiting: int) -> int:
+    """Where the part that stays begins: as much as fits into `tail`, calls with their results, and nothing that stands
+    at or after the first input that waits.
+    """
+    cut, size = len(items), 0
+    while cut > 0 and (size < tail or len(items) - cut < KEEP_MESSAGES):
+        cut -= 1
+        size += estimate([items[cut]])
+        if size > tail and len(items) - cut >= 1:
+            break
+    while 0 < cut < len(items) and (
+        items[cut].message.role == "results" or items[cut - 1].place >= min(waiting, items[cut].place)
+    ):
+        cut -= 1
+    first_is_summary = bool(items) and items[0].place == 0
+    return cut if cut > (2 if first_is_summary else 1) else 0
+
+
+def _kept(items: Sequence[Placed], cut: int) -> list[int]:
+    """The last message of the person, if it lies in what is summarised: it stays word for word."""
+    users = [n for n, each in enumerate(items) if each.message.role == "user" and each.place > 0]
+    return list(items[users[-1]].seqs) if users and users[-1] < cut else []
+
+
+def _is_long(each: Placed) -> bool:
+    return each.message.role == "results" and any(
+        len(part.text) > TRIMMED_CHARS + 100 for part in each.message.parts if isinstance(part, ToolResult)
+    )
+
+
+def _plain(message: Message) -> Message:
+    """A message for the summariser: calls and results as words, so that no provider asks for tools."""
+    if message.role in {"user", "system"} and all(isinstance(part, Text) for part in message.parts):
+        return message
+    words = msgspec.json.encode(message.parts).decode() if message.role == "results" else ""
+    for part in message.parts if message.role != "results" else ():
+        words += part.text if isinstance(part, Text) else f"\n[{msgspec.json.encode(part).decode()}]"
+    return Message("user" if message.role != "assistant" else "assistant", (Text(words),))

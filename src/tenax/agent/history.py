@@ -1,0 +1,128 @@
+"""A conversation as a runner holds it: what the model sees and what is open, folded up to a number.
+
+It is caught up by reading what stands after that number, whoever wrote it. Nothing in it is a second truth: dropped at
+any moment, it folds to the same again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenax.events import ContextCompacted, ContextSummarised, ModelRequested, RunStarted
+from tenax.views.context import Context
+from tenax.views.turns import Turns
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tenax.journal.aio import AsyncJournal
+    from tenax.journal.base import Recorded
+
+__all__ = ["History", "context_at"]
+
+_PAGE = 5000
+_TAKERS = frozenset({RunStarted.kind, ModelRequested.kind})
+
+
+class History:
+    """One conversation, folded."""
+
+    def __init__(self, journal: AsyncJournal, conversation: str) -> None:
+        self._journal = journal
+        self.conversation = conversation
+        self.context = Context()
+        self.turns = Turns()
+        self.seq = 0
+        self.incarnation = ""
+
+    async def catch_up(self) -> None:
+        """Fold what came since. What cannot be folded on (an erasure, another life of the store) is folded anew."""
+        journal = self._journal
+        if self.seq == 0 or self.incarnation != journal.incarnation:
+            await self._fold_anew()
+        while page := await journal.read(self.conversation, after=self.seq, limit=_PAGE):
+            for each in page:
+                if not await _apply(journal, self.context, each):
+                    await self._fold_anew()
+                    return
+                self.turns.apply(each)
+                self.seq = each.seq
+            if len(page) < _PAGE:
+                return
+
+    async def _fold_anew(self) -> None:
+        journal, name = self._journal, self.conversation
+        self.incarnation = journal.incarnation
+        head = await journal.head(name)
+        started = await journal.run(name, head.run) if head.run is not None else None
+        after, given = await _start(journal, name, head.stretch)
+        after = max(after, head.context_from - 1)
+        if started is not None and started.started is not None:
+            after = min(after, started.started - 1)
+        while True:
+            self.context, self.turns, self.seq = Context(given), Turns(), 0
+            missing = await self._fold(after, head.head)
+            if missing is None:
+                return
+            after = missing - 1
+
+    async def _fold(self, after: int, upto: int) -> int | None:
+        """Fold a range. The start of a run that ends in it and began before it, if there is one: fold from there."""
+        async for each in _between(self._journal, self.conversation, after, upto):
+            if each.kind == "run.finished" and each.run is not None and each.run not in self.turns.runs:
+                run = await self._journal.run(self.conversation, each.run)
+                if run is not None and run.started is not None and run.started <= after:
+                    return run.started
+            await _apply(self._journal, self.context, each)
+            self.turns.apply(each)
+            self.seq = each.seq
+        return None
+
+
+async def context_at(journal: AsyncJournal, conversation: str, seq: int) -> Context:
+    """What the model could see when the journal stood at `seq`."""
+    stretch, found = (await journal.head(conversation)).stretch, None
+    while stretch is not None and (found := await journal.stretch(stretch)) is not None:
+        if found.opened_seq <= seq:
+            break
+        stretch = found.parent
+    after, given = await _start(journal, conversation, stretch)
+    context = Context(given)
+    async for each in _between(journal, conversation, after, seq):
+        await _apply(journal, context, each)
+    return context
+
+
+async def _start(journal: AsyncJournal, conversation: str, stretch: str | None) -> tuple[int, list[Recorded]]:
+    """Where the fold of a stretch begins, and the messages before it that its summary keeps."""
+    found = await journal.stretch(stretch) if stretch is not None else None
+    if found is None or found.conversation != conversation or not found.covers_to:
+        return 0, []
+    opened = await journal.fact(conversation, found.opened_seq)
+    event = opened.event if opened is not None else None
+    words = await journal.fact(conversation, event.summary) if isinstance(event, ContextCompacted) else None
+    summary = words.event if words is not None else None
+    if not isinstance(summary, ContextSummarised):
+        return found.covers_to, []
+    kept = [await journal.fact(conversation, seq) for seq in summary.kept]
+    return found.covers_to, [each for each in kept if each is not None]
+
+
+async def _between(
+    journal: AsyncJournal, conversation: str, after: int, upto: int
+) -> AsyncIterator[Recorded]:
+    while after < upto:
+        page = await journal.read(conversation, after=after, upto=upto, limit=_PAGE)
+        for each in page:
+            yield each
+        if len(page) < _PAGE:
+            return
+        after = page[-1].seq
+
+
+async def _apply(journal: AsyncJournal, context: Context, recorded: Recorded) -> bool:
+    """Apply an event; the text of an input that it takes and that lies before the fold is fetched first."""
+    for seq in getattr(recorded.event, "inputs", ()) if recorded.kind in _TAKERS else ():
+        if not context.knows(seq) and (found := await journal.fact(recorded.conversation, seq)) is not None:
+            context.know(found)
+    return context.apply(recorded)

@@ -1,0 +1,539 @@
+"""One run of the agent: from inputs to an answer, each step an intent before and an outcome after.
+
+Everything that it decides it decides from the journal (`History`), and everything it does is appended under the lease of
+the run; when the lease is lost it stops, and what it still has is stored as late output. While the store is away it
+finishes the step in flight, whose outcome is held in the spool, and begins nothing: an intent that cannot be stored is
+not acted upon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+import msgspec
+
+from tenax.agent.history import History
+from tenax.agent.partials import HOLD_SECONDS, Partials
+from tenax.errors import LeaseLost, OutcomeUnknown, Refused, StoreUnavailable
+from tenax.events import (
+    ApprovalAsked,
+    Blob,
+    ContextOpened,
+    Event,
+    MessageAssistant,
+    MessagePartial,
+    ModelFailed,
+    ModelRequested,
+    ReplyDelta,
+    RunFinished,
+    ToolFinished,
+    ToolStarted,
+)
+from tenax.journal.aio import AsyncJournal
+from tenax.journal.base import Lease, Recorded
+from tenax.models.base import RETRIED, Answer, Failure, Model, Thought, ToolSpec, Words
+from tenax.parts import Text
+from tenax.recovery import UNKNOWN_OUTCOME, interruption, ship
+from tenax.tools.base import Call
+from tenax.tools.gate import Allowed, Asks, Done, Gate
+from tenax.tools.gate import Refused as Denied
+from tenax.views.turns import OpenCall, OpenRun, Step, Turns
+
+__all__ = ["RENDERER", "Agent", "Ended", "Holder", "Limits", "Rendered", "Run"]
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+RENDERER = 1
+"""Moves when the same events would be rendered to other bytes."""
+Ended = Literal["completed", "failed", "cancelled", "parked", "lost"]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """The bounds of a run."""
+
+    steps: int = 50
+    silence: float = 120.0
+    """How long a model may be silent."""
+    retries: int = 4
+    pause: float = 1.0
+    """Before the first retry; then twice as long each time, up to a minute."""
+    approval_seconds: float = 86_400.0
+    lease_grace: float = 30.0
+
+
+class Agent(msgspec.Struct, frozen=True, eq=False):
+    """What answers: immutable. What a turn changes lives in the turn, what was said in the journal."""
+
+    models: tuple[Model, ...]
+    """The first one that works is asked."""
+    prompt: str
+    gate: Gate
+    settings: dict[str, Any] = {}
+    limits: Limits = Limits()
+
+    @property
+    def signature(self) -> str:
+        """Changes when requests would begin otherwise."""
+        specs = msgspec.json.encode(self.gate.specs())
+        told = msgspec.json.encode(
+            [self.prompt, self.settings, [each.name for each in self.models], RENDERER]
+        )
+        return hashlib.sha256(told + specs).hexdigest()
+
+
+class Holder(Protocol):
+    """Where output waits while the store is away."""
+
+    async def hold(self, conversation: str, run: str, event: Event) -> None:
+        """Put it on this host's disk. Returns once it is there."""
+
+    async def let_go(self, conversation: str, run: str) -> None:
+        """Everything that was held of this run is in the store."""
+
+
+class Rendered:
+    """Messages as the bytes that are sent, each rendered once in an epoch."""
+
+    def __init__(self) -> None:
+        self._of: tuple[str, int] = ("", -1)
+        self._bytes: dict[int, bytes] = {}
+
+    def body(
+        self, model: Model, history: History, prompt: str, tools: Sequence[ToolSpec], inputs: Sequence[int]
+    ) -> bytes:
+        context = history.context
+        if self._of != (model.name, context.epoch):
+            self._of, self._bytes = (model.name, context.epoch), {}
+        known = self._bytes
+        messages = []
+        for each in context.items:
+            found = known.get(each.nth)
+            if found is None:
+                found = known[each.nth] = model.message(each.message)
+            messages.append(found)
+        messages += [model.message(each) for each in context.end(inputs)]
+        settings = context.opened.settings if context.opened is not None else {}
+        return model.body(prompt, tools, messages, settings)
+
+
+class Run:
+    """One run, under its lease."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        journal: AsyncJournal,
+        history: History,
+        lease: Lease,
+        run: str,
+        *,
+        folder: Path,
+        holder: Holder,
+        asks: bool = True,
+        compact: Callable[[Run], Awaitable[bool]] | None = None,
+    ) -> None:
+        self.agent = agent
+        self.journal = journal
+        self.history = history
+        self.lease = lease
+        self.id = run
+        self.rendered = Rendered()
+        self.overflow: int | None = None
+        """What the provider said its context holds, when a request was too long."""
+        self._folder = folder
+        self._holder = holder
+        self._asks = asks
+        self._compact = compact
+        self._nth_model = 0
+        self._stop = asyncio.Event()
+        self._late: list[Event] = []
+        self._held = False
+        self._renewed_at = journal.clock.monotonic()
+        self._partials: Partials | None = None
+        self._compacted_at = -1
+
+    # -- the run ---------------------------------------------------------------------------------------------
+
+    async def go(self) -> Ended:
+        """Answer. The run is finished, parked or lost when this returns."""
+        watcher = asyncio.create_task(self._watch(), name=f"watch {self.id}")
+        try:
+            return await self._steps()
+        except LeaseLost:
+            await self._leave_late()
+            return "lost"
+        except asyncio.CancelledError:
+            await self._cut_off("Tenax was stopped.")
+            raise
+        finally:
+            watcher.cancel()
+
+    async def _steps(self) -> Ended:
+        while True:
+            await self._catch_up()
+            run = self._open_run()
+            if self.turns.stopped:
+                return await self._cancel(run)
+            if run.step is not None and run.step.open:
+                if not await self._use_tools(run.step):
+                    return "parked"
+                continue
+            if run.answered:
+                return await self._finish("completed")
+            if run.requests >= self.agent.limits.steps:
+                return await self._finish(
+                    "failed", f"It took {run.requests} steps without coming to an end, and was stopped."
+                )
+            await self._open_epoch()
+            if await self._made_room():
+                continue
+            ended = await self._ask(run)
+            if ended is not None:
+                return ended
+
+    @property
+    def turns(self) -> Turns:
+        return self.history.turns
+
+    @property
+    def conversation(self) -> str:
+        return self.history.conversation
+
+    @property
+    def model(self) -> Model:
+        return self.agent.models[min(self._nth_model, len(self.agent.models) - 1)]
+
+    def _open_run(self) -> OpenRun:
+        run = self.turns.run
+        if run is None or run.id != self.id:
+            raise LeaseLost("Another run has the conversation.")
+        return run
+
+    async def _catch_up(self) -> None:
+        await self._while_away(self.history.catch_up)
+
+    async def _while_away(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do this with the store, however long the store is away."""
+        pause = 0.1
+        while True:
+            try:
+                return await work()
+            except StoreUnavailable as error:
+                log.warning("%s Trying again.", error, extra={"action": "store_away", "run": self.id})
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 5.0)
+
+    async def _watch(self) -> None:
+        """Notice a stop or an interruption while something is under way."""
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                async for each in self.journal.tail(self.conversation, self.history.seq):
+                    if each.kind == "run.stop" or (
+                        each.kind == "message.user" and getattr(each.event, "how", "") == "interrupt"
+                    ):
+                        self._stop.set()
+            await asyncio.sleep(0.1)
+
+    # -- the store -------------------------------------------------------------------------------------------
+
+    async def record(self, *events: Event, held: bool = False) -> list[Recorded]:
+        """Append under the lease, and keep trying while the store is away.
+
+        `held`: these have happened. If the store does not take them within a second they are held on this host too.
+        """
+        append = asyncio.ensure_future(self._append(events))
+        try:
+            done, _ = await asyncio.wait({append}, timeout=HOLD_SECONDS if held else None)
+            if not done:
+                for event in events:
+                    await self._hold(event)
+            stored = await append
+        except LeaseLost:
+            self._late += events if held else ()
+            raise
+        except asyncio.CancelledError:
+            append.cancel()
+            raise
+        if self._held and not events[-1].code:  # partials may be held further than they are stored
+            self._held = False
+            await self._holder.let_go(self.conversation, self.id)
+        return stored
+
+    async def _append(self, events: Sequence[Event]) -> list[Recorded]:
+        append_id: bytes | None = None
+
+        async def once() -> list[Recorded]:
+            nonlocal append_id
+            try:
+                return await self.journal.append(
+                    self.conversation, events, lease=self.lease, run=self.id, append_id=append_id
+                )
+            except OutcomeUnknown as unknown:
+                append_id = unknown.append_id
+                raise StoreUnavailable(str(unknown)) from unknown
+
+        stored = await self._while_away(once)
+        await self._renew()
+        return stored
+
+    async def _hold(self, event: Event) -> None:
+        self._held = True
+        await self._holder.hold(self.conversation, self.id, event)
+
+    async def _renew(self) -> None:
+        """A run lives by its steps: what it stores moves the lease on."""
+        limits = self.agent.limits
+        seconds = limits.silence + limits.lease_grace
+        now = self.journal.clock.monotonic()
+        if now - self._renewed_at > seconds / 4:
+            self._renewed_at = now
+            self.lease = await self.journal.renew(self.lease, seconds=seconds)
+
+    # -- the model -------------------------------------------------------------------------------------------
+
+    async def _open_epoch(self) -> None:
+        """Say what requests begin with, if that is another than it was."""
+        opened, specs = self.history.context.opened, self.agent.gate.specs()
+        settings = {**self.agent.settings, "signature": self.agent.signature}
+        if opened is not None and opened.settings == settings and opened.model == self.model.name:
+            return
+        prompt = await self._while_away(lambda: self.journal.put_blob(self.agent.prompt.encode()))
+        tools = await self._while_away(lambda: self.journal.put_blob(msgspec.json.encode(specs)))
+        reason: Literal["start", "changed"] = "start" if opened is None else "changed"
+        await self.record(
+            ContextOpened(reason, self.model.name, Blob(prompt), Blob(tools), settings, RENDERER)
+        )
+        await self._catch_up()
+
+    async def _made_room(self) -> bool:
+        """Compact, if the context is near its limit. True if it is another one now."""
+        if self._compact is None or self._compacted_at == self.history.context.epoch:
+            return False
+        changed = await self._compact(self)
+        self._compacted_at = -1 if changed else self.history.context.epoch
+        return changed
+
+    async def _ask(self, run: OpenRun) -> Ended | None:
+        """One call of the model. None: go on."""
+        model, steers = self.model, self.turns.steers
+        body = self.rendered.body(model, self.history, self.agent.prompt, self.agent.gate.specs(), steers)
+        (requested,) = await self.record(
+            ModelRequested(
+                self.history.seq,
+                hashlib.sha256(body).hexdigest(),
+                model.name,
+                self.agent.limits.silence,
+                steers,
+            )
+        )
+        outcome = await self._stream(model, body, requested.seq)
+        whole = self._partials.whole if self._partials is not None else ""
+        self._partials = None
+        match outcome:
+            case Answer(parts, usage, finish):
+                answer = MessageAssistant(parts, requested.seq, model.name, usage, finish)
+                await self.record(answer, held=True)
+                return None
+            case Failure() as failure:
+                await self._seal(requested.seq, whole)
+                return await self._failed(run, requested.seq, failure)
+            case None:
+                await self._seal(requested.seq, whole)
+                return None  # it was asked to stop, and the next step sees to that
+
+    async def _seal(self, request: int, text: str) -> None:
+        """Text that was cut off becomes a fact before anything replaces it."""
+        if text:
+            await self.record(MessagePartial([Text(text)], request), held=True)
+
+    async def _stream(self, model: Model, body: bytes, request: int) -> Answer | Failure | None:
+        """Stream an answer into the store. None if it was stopped."""
+
+        async def store(offset: int, text: str) -> None:
+            await self.record(ReplyDelta(request, offset, text))
+
+        async def hold(offset: int, text: str) -> None:
+            await self._hold(ReplyDelta(request, offset, text))
+
+        self._partials = partials = Partials(store, hold)
+        reading = asyncio.create_task(self._read(model, body, partials), name=f"model {self.id}")
+        try:
+            return await self._unless_stopped(reading)
+        finally:
+            await partials.end()
+
+    async def _read(self, model: Model, body: bytes, partials: Partials) -> Answer | Failure:
+        stream = model.stream(body, silence=self.agent.limits.silence)
+        try:
+            async for piece in stream:
+                match piece:
+                    case Words(text):
+                        partials.add(text)
+                    case Thought():
+                        partials.add("")
+                    case Answer() | Failure():
+                        return piece
+        finally:
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()
+        return Failure("dropped", f"{model.name} ended its answer without an end.")
+
+    async def _unless_stopped(self, task: asyncio.Task[T]) -> T | None:
+        """The task's result, or None: then the run was asked to stop, and the task has been."""
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            stop.cancel()
+            if not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    async def _failed(self, run: OpenRun, request: int, failure: Failure) -> Ended | None:
+        """A call failed: try again, try the next model, make room, or say why not."""
+        limits, last = self.agent.limits, len(self.agent.models) - 1
+        wait: float | None = None
+        if failure.why == "overflow" and self._compact is not None and self.overflow is None:
+            self.overflow, self._compacted_at, wait = failure.limit or 1, -1, 0.0
+        elif failure.why in RETRIED and run.failures < limits.retries:
+            pause = min(limits.pause * 2**run.failures, 60.0) * random.uniform(0.75, 1.25)  # noqa: S311  (jitter)
+            wait = max(pause, failure.retry_after or 0.0)
+        elif self._nth_model < last:
+            self._nth_model, wait = self._nth_model + 1, 0.0
+        await self.record(ModelFailed(request, failure.why, failure.message, wait))
+        if wait is None:
+            return await self._finish("failed", f"{failure.message} {failure.hint}".strip())
+        if wait:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), wait)
+        return None
+
+    # -- tools -----------------------------------------------------------------------------------------------
+
+    async def _use_tools(self, step: Step) -> bool:
+        """Make the calls of a step. False: some of them wait for a person."""
+        ready: list[tuple[OpenCall, Allowed]] = []
+        asks: list[Event] = []
+        waits = False
+        for each in step.open:
+            verdict = self._weigh(step, each)
+            if isinstance(verdict, Allowed):
+                ready.append((each, verdict))
+            elif isinstance(verdict, Denied):
+                await self._finished(step, each, Done("denied", verdict.message) if verdict.outcome == "denied" else
+                                     Done("failed", verdict.message))  # fmt: skip
+            else:
+                waits = True
+                if each.asked is None:
+                    expires = self.journal.clock.now_us() + int(self.agent.limits.approval_seconds * 1e6)
+                    asks.append(ApprovalAsked(step.message, each.call.id, each.call.name, each.call.arguments,
+                                              verdict.touches, expires))  # fmt: skip
+        if asks:
+            await self.record(*asks)
+        await self._perform_all(step, ready)
+        return not waits or self._stop.is_set()
+
+    def _weigh(self, step: Step, each: OpenCall) -> Allowed | Asks | Denied:
+        gate, call = self.agent.gate, each.call
+        where = Call(self.journal.user or "", self.conversation, step.message, call.id, self._folder)
+        verdict = gate.weigh(call.name, call.arguments, where, allowed=self.turns.allowed)
+        if not isinstance(verdict, Asks):
+            return verdict
+        if each.answered is not None and each.asked is not None:
+            if each.answered.answer == "no":
+                why = each.answered.why or "The person said no."
+                return Denied(why, "denied")
+            return gate.approve(verdict, each.asked.arguments)
+        if each.asked is not None and each.asked.expires_at < self.journal.clock.now_us():
+            return Denied("Nobody answered in time, so it was not allowed.", "denied")
+        if not self._asks:
+            return Denied("Nobody is there to be asked, and no rule allows it, so it was not done.", "denied")
+        return verdict
+
+    async def _perform_all(self, step: Step, ready: list[tuple[OpenCall, Allowed]]) -> None:
+        """Calls without effects side by side, the others one after the other, in the order of the answer."""
+        together: list[tuple[OpenCall, Allowed]] = []
+        for each, permit in ready:
+            if permit.tool.effect == "pure":
+                together.append((each, permit))
+                continue
+            await self._together(step, together)
+            together = []
+            await self._perform(step, each, permit)
+        await self._together(step, together)
+
+    async def _together(self, step: Step, calls: list[tuple[OpenCall, Allowed]]) -> None:
+        if calls:
+            await asyncio.gather(*(self._perform(step, each, permit) for each, permit in calls))
+
+    async def _perform(self, step: Step, each: OpenCall, permit: Allowed) -> None:
+        if self._stop.is_set():
+            return
+        tool = permit.tool
+        if each.started is not None and tool.effect == "once":
+            await self._finished(step, each, None)
+            return
+        await self.record(ToolStarted(step.message, each.call.id, tool.name, tool.effect, tool.seconds))
+        approved = each.asked.arguments if permit.approved and each.asked is not None else None
+        task = asyncio.create_task(self.agent.gate.perform(permit, approved_arguments=approved))
+        done = await self._unless_stopped(task)
+        if done is not None:
+            await self._finished(step, each, done)
+
+    async def _finished(self, step: Step, each: OpenCall, done: Done | None) -> None:
+        outcome: Any = done.outcome if done is not None else "unknown"
+        text = done.text if done is not None else UNKNOWN_OUTCOME
+        cut = done.cut if done is not None else 0
+        await self.record(ToolFinished(step.message, each.call.id, outcome, text, cut), held=True)
+
+    # -- ends ------------------------------------------------------------------------------------------------
+
+    async def _finish(self, outcome: Literal["completed", "failed", "cancelled"], why: str = "") -> Ended:
+        await self.record(RunFinished(outcome, why))
+        with contextlib.suppress(StoreUnavailable):
+            await self.journal.prune(self.conversation)
+        return outcome
+
+    async def _cancel(self, run: OpenRun) -> Ended:
+        """The person stopped it. Every call gets its outcome, so that the conversation can go on."""
+        for each in run.step.open if run.step is not None else ():
+            begun = each.started is not None
+            text = "It was stopped while it ran." if begun else "It was stopped before it ran."
+            await self.record(ToolFinished(run.step.message, each.call.id, "cancelled", text))  # type: ignore[union-attr]
+        return await self._finish("cancelled", "Stopped.")
+
+    async def _cut_off(self, why: str) -> None:
+        """The process ends: seal what there is, so that the run can be gone on with."""
+        whole = self._partials.whole if self._partials is not None else ""
+        try:
+            async with asyncio.timeout(2.0):
+                await self._catch_up()
+                run = self.turns.run
+                if run is not None and run.id == self.id:
+                    run.said = whole or run.said
+                    await self.record(*interruption(run, why))
+        except (TimeoutError, Refused) as error:
+            log.warning(
+                "A run is left to the next start: %s", error, extra={"action": "left", "run": self.id}
+            )
+
+    async def _leave_late(self) -> None:
+        """The lease was taken: what is not stored yet is stored as late output, with this run."""
+        late, said = list(self._late), 0
+        if self._partials is not None:
+            said = self._partials.stored
+            late.insert(0, ReplyDelta(0, said, self._partials.whole[said:]))
+        await self._while_away(
+            lambda: ship(self.journal, self.conversation, self.id, late, source=self.id, said=said)
+        )

@@ -1,0 +1,236 @@
+"""Anthropic's messages.
+
+Thinking comes with a signature and is sent back as it came; thinking of another provider has none and is left out.
+The prompt and the tools before it are marked for the provider's cache.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import msgspec
+
+from tenax.config import ModelSettings
+from tenax.models.base import Answer, Beat, Piece, Thought, ToolSpec, Words
+from tenax.models.http import Fold, HttpModel
+from tenax.models.render import arguments_of, text_in
+from tenax.models.toolcalls import Calls
+from tenax.parts import Part, Reasoning, Text, ToolCall, ToolResult
+from tenax.views.context import Message
+
+__all__ = ["Anthropic"]
+
+VERSION: Final = "2023-06-01"
+MAX_TOKENS: Final = 8192
+"""The format demands a number; this one holds when the person has set none."""
+
+_REDACTED: Final = "redacted:"  # thinking that nobody may read: its bytes, as the signature of an empty text
+_NOTHING: Final = "(nothing)"  # the format has no empty message
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Anthropic(HttpModel):
+    """A model behind `/v1/messages`."""
+
+    path = "/v1/messages"
+
+    def __init__(self, settings: ModelSettings) -> None:
+        headers = {"anthropic-version": VERSION}
+        if settings.key:
+            headers["x-api-key"] = settings.key.reveal()
+        super().__init__(replace(settings, url=settings.url.rstrip("/").removesuffix("/v1")), headers)
+
+    def message(self, message: Message) -> bytes:
+        match message.role:
+            case "results":
+                blocks = [
+                    {"type": "tool_result", "tool_use_id": _id(part.call), "content": part.text}
+                    for part in message.parts
+                    if isinstance(part, ToolResult)
+                ]
+                return _encode({"role": "user", "content": blocks}) if blocks else b""
+            case "assistant":
+                blocks = [block for part in message.parts for block in _said(part)]
+                return _encode({"role": "assistant", "content": blocks or _NOTHING})
+            case _:
+                text = text_in(message.parts)
+                return _encode({"role": "user", "content": text if text.strip() else _NOTHING})
+
+    def body(
+        self, prompt: str, tools: Sequence[ToolSpec], messages: Sequence[bytes], settings: Mapping[str, Any]
+    ) -> bytes:
+        head: dict[str, Any] = {
+            "model": self.name,
+            "max_tokens": self.settings.max_tokens or MAX_TOKENS,
+            "stream": True,
+            **settings,
+        }
+        if tools:
+            head["tools"] = [
+                {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+                for tool in tools
+            ]
+        if prompt:
+            head["system"] = [{"type": "text", "text": prompt, "cache_control": {"type": "ephemeral"}}]
+        return b'%b,"messages":[%b]}' % (_encode(head)[:-1], b",".join(filter(None, messages)))
+
+    def fold(self) -> Fold:
+        return _Stream(self)
+
+
+def _id(call: str) -> str:
+    """The format allows few characters in an id; other providers use more."""
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", call)
+
+
+def _said(part: Part) -> Iterator[dict[str, Any]]:
+    match part:
+        case Text(text=text) if text.strip():
+            yield {"type": "text", "text": text}
+        case Reasoning(signature=str(signature)) if signature.startswith(_REDACTED):
+            yield {"type": "redacted_thinking", "data": signature.removeprefix(_REDACTED)}
+        case Reasoning(text=text, signature=str(signature)):
+            yield {"type": "thinking", "thinking": text, "signature": signature}
+        case ToolCall():
+            yield {"type": "tool_use", "id": _id(part.id), "name": part.name, "input": arguments_of(part)}
+        case _:
+            pass
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+
+
+class _Start(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+class _Block(msgspec.Struct):
+    type: str = ""
+    id: str = ""
+    name: str = ""
+    text: str = ""
+    thinking: str = ""
+    signature: str = ""
+    data: str = ""
+    input: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Delta(msgspec.Struct):
+    text: str = ""
+    thinking: str = ""
+    signature: str = ""
+    partial_json: str = ""
+    stop_reason: str | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str = ""
+    index: int = 0
+    message: _Start | None = None
+    content_block: _Block | None = None
+    delta: _Delta | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_decode: Final = msgspec.json.Decoder(_Event).decode
+
+
+@dataclass(slots=True)
+class _Growing:
+    kind: str
+    text: list[str] = field(default_factory=list)
+    signature: list[str] = field(default_factory=list)
+
+    def parts(self) -> Iterator[Part]:
+        text, signature = "".join(self.text), "".join(self.signature)
+        match self.kind:
+            case "text" if text:
+                yield Text(text)
+            case "thinking" | "redacted_thinking" if text or signature:
+                yield Reasoning(text, signature or None)
+            case _:
+                pass
+
+
+class _Stream:
+    """One stream of events, gathered. Blocks stay in their order; calls come last, as they do in the format."""
+
+    def __init__(self, model: HttpModel) -> None:
+        self._model = model
+        self._blocks: dict[int, _Growing] = {}
+        self._calls = Calls()
+        self._usage: dict[str, int] = {}
+        self._finish = ""
+
+    def feed(self, data: bytes) -> Iterator[Piece]:
+        event = _decode(data)
+        if event.error is not None:
+            yield self._model.failures.sent(event.error)
+            return
+        self._count(event.usage)
+        match event.type:
+            case "message_start" if event.message:
+                self._count(event.message.usage)
+            case "content_block_start" if event.content_block:
+                yield from self._begin(event.index, event.content_block)
+                return
+            case "content_block_delta" if event.delta:
+                yield from self._grow(event.index, event.delta)
+                return
+            case "message_delta" if event.delta:
+                self._finish = event.delta.stop_reason or self._finish
+            case "message_stop":
+                yield self._answer()
+                return
+            case _:
+                pass
+        yield Beat()
+
+    def end(self) -> Answer | None:
+        """The answer is whole if the reason why it ended was said, even if the very last event is missing."""
+        return self._answer() if self._finish else None
+
+    def _begin(self, index: int, block: _Block) -> Iterator[Piece]:
+        signature = _REDACTED + block.data if block.type == "redacted_thinking" else block.signature
+        self._blocks[index] = _Growing(block.type)
+        if block.type == "tool_use":
+            given = bytes(block.input)
+            self._calls.add(index, block.id, block.name, "" if given == b"{}" else given.decode())
+        yield from self._grow(index, _Delta(text=block.text, thinking=block.thinking, signature=signature))
+
+    def _grow(self, index: int, delta: _Delta) -> Iterator[Piece]:
+        block = self._blocks.setdefault(index, _Growing("text"))
+        block.text.append(delta.text or delta.thinking)
+        block.signature.append(delta.signature)
+        if block.kind == "tool_use":
+            self._calls.add(index, None, None, delta.partial_json)
+        if delta.text:
+            yield Words(delta.text)
+        elif delta.thinking:
+            yield Thought(delta.thinking)
+        else:
+            yield Beat()
+
+    def _count(self, usage: _Usage | None) -> None:
+        """Later numbers replace earlier ones: they are totals, not increments."""
+        if usage is not None:
+            self._usage |= {name: count for name, count in msgspec.structs.asdict(usage).items() if count}
+
+    def _answer(self) -> Answer:
+        parts = [part for _, block in sorted(self._blocks.items()) for part in block.parts()]
+        parts += self._calls.gathered()
+        counts = self._usage
+        cached = counts.get("cache_read_input_tokens", 0)
+        written = counts.get("cache_creation_input_tokens", 0)
+        usage = self._model.usage(
+            counts.get("input_tokens", 0) + cached + written, counts.get("output_tokens", 0), cached=cached
+        )
+        return Answer(parts, usage if counts else None, self._finish)

@@ -1,0 +1,189 @@
+"""OpenAI's chat completions, as OpenAI and everybody compatible with it speak them.
+
+What a model thought is shown and stored, and not sent back: most of these providers refuse it or do not read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tenax.config import ModelSettings
+from tenax.models.base import Answer, Beat, Piece, Thought, ToolSpec, Words
+from tenax.models.http import Fold, HttpModel
+from tenax.models.render import arguments_of, text_in
+from tenax.models.toolcalls import Calls
+from tenax.parts import Part, Reasoning, Text, ToolCall, ToolResult
+from tenax.views.context import Message
+
+__all__ = ["OpenAI"]
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class OpenAI(HttpModel):
+    """A model behind `/chat/completions`."""
+
+    path = "/chat/completions"
+
+    def __init__(self, settings: ModelSettings) -> None:
+        headers = {"authorization": f"Bearer {settings.key.reveal()}"} if settings.key else {}
+        super().__init__(settings, headers)
+        # OpenAI itself has renamed it, and refuses the old name; the others know only the old one.
+        own = urlsplit(settings.url).hostname == "api.openai.com"
+        self._max_tokens = "max_completion_tokens" if own else "max_tokens"
+
+    def message(self, message: Message) -> bytes:
+        match message.role:
+            case "results":
+                return b",".join(
+                    _encode({"role": "tool", "tool_call_id": part.call, "content": part.text})
+                    for part in message.parts
+                    if isinstance(part, ToolResult)
+                )
+            case "assistant":
+                calls = [_call(part) for part in message.parts if isinstance(part, ToolCall)]
+                said = {"role": "assistant", "content": text_in(message.parts)}
+                return _encode(said | {"tool_calls": calls} if calls else said)
+            case role:
+                return _encode({"role": role, "content": text_in(message.parts)})
+
+    def body(
+        self, prompt: str, tools: Sequence[ToolSpec], messages: Sequence[bytes], settings: Mapping[str, Any]
+    ) -> bytes:
+        head: dict[str, Any] = {"model": self.name, "stream": True, "stream_options": {"include_usage": True}}
+        if self.settings.max_tokens:
+            head[self._max_tokens] = self.settings.max_tokens
+        head |= settings
+        if tools:
+            head["tools"] = [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": tool.name,
+                        "description": tool.description,
+                        "parameters": tool.parameters,
+                    },
+                }
+                for tool in tools
+            ]
+        first = [_encode({"role": "system", "content": prompt})] if prompt else []
+        rows = b",".join(filter(None, [*first, *messages]))
+        return b'%b,"messages":[%b]}' % (_encode(head)[:-1], rows)
+
+    def fold(self) -> Fold:
+        return _Chat(self)
+
+
+def _call(part: ToolCall) -> dict[str, Any]:
+    arguments = bytes(arguments_of(part)).decode()
+    return {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": arguments}}
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _CallDelta(msgspec.Struct):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[_CallDelta] | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+    cost: Any = None  # a number where it is money; some providers put an object here
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_decode: Final = msgspec.json.Decoder(_Chunk).decode
+
+
+class _Chat:
+    """One stream of chunks, gathered."""
+
+    def __init__(self, model: HttpModel) -> None:
+        self._model = model
+        self._words: list[str] = []
+        self._thoughts: list[str] = []
+        self._calls = Calls()
+        self._usage: _Usage | None = None
+        self._finish: str | None = None
+
+    def feed(self, data: bytes) -> Iterator[Piece]:
+        if data == b"[DONE]":
+            yield self._answer()
+            return
+        chunk = _decode(data)
+        if chunk.error is not None:
+            yield self._model.failures.sent(chunk.error)
+            return
+        self._usage = chunk.usage or self._usage
+        choice = chunk.choices[0] if chunk.choices else _Choice()
+        self._finish = choice.finish_reason or self._finish
+        yield from self._take(choice.delta or _Delta())
+
+    def end(self) -> Answer | None:
+        """Some servers leave out the end marker; a reason why it ended is as good."""
+        return self._answer() if self._finish else None
+
+    def _take(self, delta: _Delta) -> Iterator[Piece]:
+        thought = delta.reasoning_content or delta.reasoning
+        words = delta.content or delta.refusal
+        if thought:
+            self._thoughts.append(thought)
+            yield Thought(thought)
+        if words:
+            self._words.append(words)
+            yield Words(words)
+        for call in delta.tool_calls or ():
+            function = call.function or _Function()
+            self._calls.add(call.index, call.id, function.name, function.arguments)
+        if not thought and not words:
+            yield Beat()
+
+    def _answer(self) -> Answer:
+        parts: list[Part] = []
+        if self._thoughts:
+            parts.append(Reasoning("".join(self._thoughts)))
+        if self._words:
+            parts.append(Text("".join(self._words)))
+        parts += self._calls.gathered()
+        usage = None
+        if self._usage is not None:
+            details, cost = self._usage.prompt_tokens_details or _Details(), self._usage.cost
+            usage = self._model.usage(
+                self._usage.prompt_tokens or 0,
+                self._usage.completion_tokens or 0,
+                cached=details.cached_tokens or 0,
+                cost=float(cost) if isinstance(cost, int | float) else None,
+            )
+        return Answer(parts, usage, self._finish or "")

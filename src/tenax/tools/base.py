@@ -1,0 +1,109 @@
+"""The contract with a tool: what it is told, what it says of itself, and how it does blocking work.
+
+A tool does one thing and returns what the model reads. It knows nothing of approvals, time limits or the length of its
+output: those are the gate's (`gate.py`), which is the only one that calls `run`.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from tenax.errors import ToolFailed
+
+__all__ = ["THREADS_MAX", "Call", "Effect", "Tool", "aside"]
+
+A = TypeVar("A", bound=msgspec.Struct)
+T = TypeVar("T")
+
+Effect = Literal["pure", "idempotent", "once"]
+"""After a crash: `pure` may be run again, `idempotent` with the same key, `once` never unasked."""
+
+THREADS_MAX = 32
+"""Blocking calls at a time. More of them than that hang only where a disk does."""
+_THREAD = "tenax-tool"
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One call of a tool: who asked for it, and where it may work."""
+
+    user: str
+    conversation: str
+    message: int
+    """The seq of the answer that asked for it."""
+    id: str
+    folder: Path
+    """The conversation's folder. It need not be there yet."""
+
+    @property
+    def key(self) -> str:
+        """The same whenever this call is made again, and another one in a fork: the conversation is part of it."""
+        return f"{self.conversation}:{self.message}:{self.id}"
+
+
+class Tool(abc.ABC, Generic[A]):
+    """Something a model can ask for."""
+
+    name: str
+    description: str
+    """For the model."""
+    effect: Effect
+    args: type[A]
+    """What it takes, with `forbid_unknown_fields`. The model is told its JSON Schema."""
+    seconds: float
+    """How long a call may take."""
+    asks: bool
+    """A person is asked, unless a rule allows it."""
+
+    @abc.abstractmethod
+    def touches(self, args: A, call: Call) -> str:
+        """What this call would touch, in one line, for the person and the rules. Looks at nothing outside.
+
+        Raises ToolFailed where the call could never be done, so that nobody is asked in vain.
+        """
+
+    @abc.abstractmethod
+    async def run(self, args: A, call: Call) -> str:
+        """Do it. What is returned is for the model. Raises ToolFailed."""
+
+
+async def aside(work: Callable[[threading.Event], T]) -> T:
+    """Run blocking work on a daemon thread of its own, so that a hung disk keeps neither the loop nor the process.
+
+    The event is set once nobody waits for the work any more: look at it before doing what cannot be undone.
+    """
+    if sum(each.name == _THREAD for each in threading.enumerate()) >= THREADS_MAX:
+        raise ToolFailed(
+            f"{THREADS_MAX} calls wait for the disk already, so this one was not begun.",
+            hint="try again later",
+        )
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    deserted = threading.Event()
+
+    def settle(put: Callable[[Any], None], outcome: Any) -> None:  # noqa: ANN401  (a result or an error)
+        if not future.done():
+            put(outcome)
+
+    def call() -> None:
+        put: Callable[[Any], None] = future.set_result
+        outcome: Any
+        try:
+            outcome = work(deserted)
+        except BaseException as error:  # noqa: BLE001  (it is raised where it is awaited)
+            put, outcome = future.set_exception, error
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(settle, put, outcome)
+
+    threading.Thread(target=call, name=_THREAD, daemon=True).start()
+    try:
+        return await future
+    finally:
+        deserted.set()

@@ -1,0 +1,274 @@
+"""What goes wrong outside ends in one Failure: a sentence that a person can act on, without any secret."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tenax.models import RETRIED, Failure, Model, Reply, Trouble, connect
+from tenax.models.failures import Failures
+from tenax.testing import Provider
+from tests.models.talk import APIS, KEY, address, ask, hear, hear_from, settings
+
+both = pytest.mark.parametrize("api", APIS)
+
+
+def known(model: Model) -> int | None:
+    return model.context
+
+
+def check_sentence(failure: Failure) -> None:
+    """Every failure is a sentence for a person, and gives nothing away."""
+    assert failure.message[-1] in '."'
+    for text in (failure.message, failure.hint):
+        assert "hunter2" not in text
+        assert "Bearer" not in text
+
+
+@both
+@pytest.mark.parametrize(
+    ("trouble", "why", "said"),
+    [
+        (Trouble("key"), "key", "does not accept the key"),
+        (Trouble("key", status=403), "key", "does not let this key use m"),
+        (Trouble("refused"), "refused", "has no model m, or the address is wrong"),
+        (Trouble("refused", status=402), "refused", "wants to be paid first"),
+        (Trouble("refused", status=418, message="I am a teapot"), "refused", 'It says: "I am a teapot"'),
+        (Trouble("refused", status=400), "refused", "refused the request (status 400)"),
+        (Trouble("rate"), "rate", "takes no more requests for now"),
+        (Trouble("server"), "server", "trouble of its own (status 500)"),
+        (Trouble("server", status=529), "server", "status 529"),
+        (Trouble("server", status=408), "server", "status 408"),
+        (Trouble("dropped"), "dropped", "in the middle of its answer"),
+        (Trouble("away"), "dropped", "closed the connection without an answer"),
+        (Trouble("malformed"), "malformed", "cannot be read"),
+    ],
+)
+async def test_each_trouble_is_a_sentence(api: str, trouble: Trouble, why: str, said: str) -> None:
+    """The same in both formats, and a call can be made again on the same model."""
+    async with Provider([Reply(trouble=trouble)]) as provider:
+        failure = (await hear_from(api, provider.url)).failure
+    assert failure.why == why
+    assert said in failure.message
+    assert failure.message.startswith(provider.url.removeprefix("http://"))
+    assert failure.hint
+    check_sentence(failure)
+
+
+@both
+@pytest.mark.parametrize("why", ["dropped", "malformed", "server", "rate", "key"])
+async def test_words_before_a_failure_are_heard(api: str, why: Any) -> None:
+    """Trouble in the middle of a stream comes after the words, as one Failure."""
+    async with Provider([Reply(words="half of it", trouble=Trouble(why))]) as provider:
+        heard = await hear_from(api, provider.url)
+    assert heard.words == "half of it"
+    assert heard.failure.why == why
+    check_sentence(heard.failure)
+
+
+async def test_a_stream_that_ends_in_order_but_early_was_dropped() -> None:
+    """Without its end marker an answer is not whole, however politely the connection ended."""
+    raw = 'data: {"choices": [{"delta": {"content": "half"}}]}\n\n'
+    async with Provider([Reply(raw=raw)]) as provider:
+        heard = await hear_from("openai", provider.url)
+    assert heard.words == "half"
+    assert heard.failure.why == "dropped"
+
+
+@pytest.mark.parametrize(
+    "data", [b"null", b"[]", b'{"choices": 5}', b'{"choices": [{"delta": {"content": "\xff"}}]}', b"[" * 5000]
+)
+async def test_whatever_a_chunk_is_the_stream_ends_in_a_failure(data: bytes) -> None:
+    """JSON of another shape, bytes that are no text, nesting without end."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: %b\n\n" % data)
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert (await hear_from("openai", url)).failure.why == "malformed"
+
+
+@both
+async def test_retry_after_is_kept(api: str) -> None:
+    """In seconds, as the provider says."""
+    async with Provider([Reply(trouble=Trouble("rate", retry_after=7))]) as provider:
+        failure = (await hear_from(api, provider.url)).failure
+    assert (failure.why, failure.status, failure.retry_after) == ("rate", 429, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ("Sun, 15 Nov 2026 12:00:30 GMT", 30.0),
+        ("Sun, 15 Nov 2026 11:00:00 GMT", 0.0),
+        ("1.5", 1.5),
+        ("999999999", 86_400.0),
+        ("soon", None),
+        ("", None),
+    ],
+)
+def test_retry_after_may_be_a_date(given: str, seconds: float | None) -> None:
+    """By the provider's own clock; what cannot be read is no wait, and no wait is longer than a day."""
+    headers = httpx.Headers({"Retry-After": given, "Date": "Sun, 15 Nov 2026 12:00:00 GMT"})
+    assert Failures("h", "m", None).answered(429, headers, b"").retry_after == seconds
+
+
+@both
+async def test_an_overflow_teaches_how_long_the_context_is(api: str) -> None:
+    """In the words of either provider."""
+    async with Provider(["ok"], context=3) as provider:
+        model = connect(settings(api, provider.url))
+        assert model.context is None
+        failure = (await hear(model, ask(model, prompt="far too many words for this one"))).failure
+        await model.close()
+    assert (failure.why, failure.limit) == ("overflow", 3)
+    assert known(model) == 3
+    assert "longer than the context of m, which holds 3 tokens" in failure.message
+    check_sentence(failure)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "limit"),
+    [
+        (
+            400,
+            "This endpoint's maximum context length is 131,072 tokens. However, you requested 140000.",
+            131_072,
+        ),
+        (400, "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000", 200_000),
+        (400, "Prompt contains 40000 tokens, too large for model with 32768 maximum context length", 32_768),
+        (400, "The input token count (9) exceeds the maximum number of tokens allowed (1048576).", 1_048_576),
+        (400, "request (5000 tokens) exceeds the available context size (4096 tokens)", 4096),
+        (400, "Please reduce the length of the messages or completion.", None),
+        (413, "Request Entity Too Large", None),
+        (500, "Context size has been exceeded.", None),
+    ],
+)
+def test_overflows_are_known_by_many_words(status: int, message: str, limit: int | None) -> None:
+    """Providers say it in words of their own; the limit is read where they say it."""
+    failure = Failures("h", "m", None).answered(
+        status, {}, json.dumps({"error": {"message": message}}).encode()
+    )
+    assert (failure.why, failure.limit) == ("overflow", limit)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "why", "said"),
+    [
+        (500, b"<html><h1>Bad  Gateway</h1></html>", "server", '"Bad Gateway"'),
+        (502, b"\xff\xfe", "server", "502"),
+        (400, b'{"error": {"message": "\xff"}}', "refused", "(status 400)"),
+        (400, b'{"detail": "no such field"}', "refused", '"no such field"'),
+        (400, b'{"error": "model is loading"}', "refused", '"model is loading"'),
+        (400, b"[" * 5000, "refused", "..."),
+        (400, b'{"error": {"message": 5}}', "refused", "(status 400)."),
+        (429, b'{"error": {"code": "insufficient_quota", "message": "x"}}', "refused", "paid"),
+        (401, b"", "key", "asks for a key, and none is set"),
+        (302, b"", "refused", "status 302"),
+        (200, b'{"error": {"message": "late", "code": 429}}', "rate", '"late"'),
+        (200, b'{"error": {"message": "odd"}}', "server", '"odd"'),
+    ],
+)
+def test_whatever_is_answered_is_a_sentence(status: int, body: bytes, why: str, said: str) -> None:
+    """A page of a proxy, a plain text, broken JSON: the person still learns what happened."""
+    failure = Failures("h", "m", None).answered(status, {}, body)
+    assert failure.why == why
+    assert said in failure.message
+    check_sentence(failure)
+
+
+@both
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500])
+async def test_a_provider_that_repeats_the_key_is_not_quoted(api: str, status: int) -> None:
+    """Neither whole nor half of it."""
+    message = f"Incorrect API key provided: {KEY} (sk-hunter2***r2), Authorization: Bearer {KEY}"
+    async with Provider([Reply(trouble=Trouble("refused", status=status, message=message))]) as provider:
+        check_sentence((await hear_from(api, provider.url)).failure)
+
+
+@both
+async def test_nobody_at_the_address_is_away(api: str) -> None:
+    """The sentence names the address and asks whether it runs."""
+    async with Provider([]) as provider:
+        url = provider.url
+    failure = (await hear_from(api, url)).failure
+    assert failure.why == "away"
+    assert "cannot be reached" in failure.message
+    assert "running" in failure.hint
+    check_sentence(failure)
+
+
+@both
+@pytest.mark.parametrize("reply", [Reply(hang=True), Reply(words="one two", hang=True)])
+async def test_silence_is_a_failure(api: str, reply: Reply) -> None:
+    """Before the first piece, or after some."""
+    async with Provider([reply]) as provider:
+        model = connect(settings(api, provider.url))
+        heard = await hear(model, ask(model), silence=0.2)
+        await model.close()
+    assert heard.words == reply.words
+    assert heard.failure.why == "silent"
+    assert "0.2 seconds" in heard.failure.message
+
+
+@both
+async def test_a_long_answer_is_not_silence(api: str) -> None:
+    """Only the time without a piece counts, not the time of the call."""
+    async with Provider([Reply(words="w " * 10, pause=0.05)]) as provider:
+        model = connect(settings(api, provider.url))
+        heard = await hear(model, ask(model), silence=0.4)
+        await model.close()
+    assert heard.words == "w " * 10
+
+
+@pytest.mark.parametrize("sign", [": still here\n\n", 'event: ping\ndata: {"type": "ping"}\n\n'])
+async def test_signs_of_life_do_not_break_the_silence(sign: str) -> None:
+    """A server that only ever says that it is there has said nothing."""
+    async with Provider([Reply(raw=sign * 1000, pause=0.02)]) as provider:
+        model = connect(settings("anthropic", provider.url))
+        assert (await hear(model, ask(model), silence=0.3)).failure.why == "silent"
+        await model.close()
+
+
+async def test_a_page_is_no_stream() -> None:
+    """A url that leads to somebody's website is told so."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        page = b"<html>Welcome</html>"
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: %d\r\n\r\n%b" % (len(page), page)
+        )
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        failure = (await hear_from("openai", f"http://127.0.0.1:{port}")).failure
+    assert failure.why == "refused"
+    assert "text/html" in failure.message
+
+
+async def test_a_password_in_the_address_is_not_told() -> None:
+    """The sentence names the host only."""
+    url = address("openai", "http://ada:hunter2@127.0.0.1:9")
+    model = connect(settings("openai", url))
+    failure = (await hear(model, ask(model))).failure
+    await model.close()
+    assert failure.message.startswith("127.0.0.1:9 ")
+    check_sentence(failure)
+
+
+def test_what_is_tried_again() -> None:
+    """A key, an overflow and a refusal do not go better the next time."""
+    assert {"away", "dropped", "malformed", "rate", "server", "silent"} == RETRIED

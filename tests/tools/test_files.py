@@ -1,0 +1,355 @@
+"""The file tools: they read and write in the conversation's folder, and there is no way out of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tenax.errors import ToolFailed
+from tenax.tools import Call, Done, Gate, ReadFile, WriteFile
+from tenax.tools.base import THREADS_MAX, aside
+from tenax.tools.files import READ_BYTES_MAX
+from tenax.tools.gate import Allowed
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The conversation's folder; beside it stands a secret."""
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file").write_text("secret")
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    return inside
+
+
+async def use(folder: Path, name: str, **arguments: object) -> Done:
+    """A call as the loop makes it: through the gate."""
+    gate = Gate([ReadFile(), WriteFile()])
+    call = Call("ada", "c_1", 3, "call", folder)
+    weighed = gate.weigh(name, msgspec.json.encode(arguments).decode(), call, allowed={"write_file"})
+    if not isinstance(weighed, Allowed):
+        return Done("failed", weighed.message)  # type: ignore[union-attr]
+    return await gate.perform(weighed, approved_arguments=None)
+
+
+async def both(folder: Path, path: str) -> list[Done]:
+    return [
+        await use(folder, "read_file", path=path),
+        await use(folder, "write_file", path=path, content="mine"),
+    ]
+
+
+def outside(folder: Path) -> dict[str, str]:
+    """Every file beside the folder, with what it holds."""
+    return {
+        str(each.relative_to(folder.parent)): each.read_text()
+        for each in folder.parent.rglob("*")
+        if each.is_file() and not each.is_symlink() and not each.is_relative_to(folder)
+    }
+
+
+def names(folder: Path) -> list[str]:
+    return [each.name for each in folder.iterdir()]
+
+
+UNTOUCHED = {"secret": "secret", "outside/file": "secret"}
+
+
+async def test_what_was_written_is_read(folder: Path) -> None:
+    """Folders on the way are made, the folder of the conversation too, and nothing else is left there."""
+    new = folder / "of" / "c_1"
+    wrote = await use(new, "write_file", path="a/./b//notes.md", content="häuser\n")
+    assert wrote == Done("done", "a/b/notes.md was written: 8 bytes.")
+    assert await use(new, "read_file", path="a/b/notes.md") == Done("done", "häuser\n")
+    assert names(new / "a" / "b") == ["notes.md"]
+
+
+async def test_a_file_is_replaced_whole_and_keeps_its_rights(folder: Path) -> None:
+    """A script stays one."""
+    script = folder / "run.sh"
+    script.write_text("echo a long line that is gone afterwards")
+    script.chmod(0o750)
+    await use(folder, "write_file", path="run.sh", content="echo")
+    assert script.read_text() == "echo"
+    assert script.stat().st_mode & 0o777 == 0o750
+
+
+async def test_lines_are_read_from_where_the_model_says(folder: Path) -> None:
+    """A part says which part it is, and of how many."""
+    (folder / "long").write_text("".join(f"line {n}\n" for n in range(1, 3001)))
+    (folder / "empty").touch()
+    part = await use(folder, "read_file", path="long", first_line=10, lines=2)
+    assert part.text == "Lines 10 to 11 of 3,000:\nline 10\nline 11"
+    start = await use(folder, "read_file", path="long")
+    assert start.text.startswith("Lines 1 to 2,000 of 3,000:\nline 1\n")
+    end = await use(folder, "read_file", path="long", first_line=2999)
+    assert end.text == "Lines 2,999 to 3,000 of 3,000:\nline 2999\nline 3000"
+    past = await use(folder, "read_file", path="long", first_line=4000)
+    assert past == Done("done", "long has no line 4,000; its last one is 3,000.")
+    assert (await use(folder, "read_file", path="empty")).text == "empty is empty."
+    assert (await use(folder, "read_file", path="long", first_line=0)).outcome == "failed"
+
+
+async def test_what_is_no_text_or_too_large_is_described(folder: Path) -> None:
+    """Its bytes do not reach the model."""
+    (folder / "picture").write_bytes(b"\x89PNG\xff\xfe")
+    (folder / "zeros").write_bytes(b"text\0text")
+    with (folder / "huge").open("wb") as file:
+        file.truncate(READ_BYTES_MAX + 1)
+    assert await use(folder, "read_file", path="picture") == Done(
+        "done", "picture is not UTF-8 text. It has 6 bytes."
+    )
+    assert (await use(folder, "read_file", path="zeros")).text == "zeros is not UTF-8 text. It has 9 bytes."
+    huge = await use(folder, "read_file", path="huge")
+    assert huge.text == "huge has 10,485,761 bytes. Files of more than 10,485,760 bytes are not read."
+
+
+async def test_what_is_not_there_or_may_not_be_used_is_a_sentence(folder: Path) -> None:
+    """As is a name that the system does not take."""
+    (folder / "file").touch()
+    assert await use(folder, "read_file", path="a/b") == Done("failed", "There is no file a/b.")
+    assert await use(folder / "none", "read_file", path="a") == Done("failed", "There is no file a.")
+    for done in await both(folder, "n" * 300):
+        assert done.outcome == "failed"
+        assert "cannot be used: File name too long." in done.text
+    for done in await both(folder, "file/below"):
+        assert done == Done("failed", "file is a file, not a folder.")
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("{folder}/file", "may not begin with a slash"),
+        ("/etc/passwd", "may not begin with a slash"),
+        ("//etc/passwd", "may not begin with a slash"),
+        ("../secret", "'..'"),
+        ("a/../../secret", "'..'"),
+        ("a/..", "'..'"),
+        ("..", "'..'"),
+        ("", "names no file"),
+        (".", "names no file"),
+        ("./", "names no file"),
+        ("file\0.txt", "cannot be seen"),
+        ("\0", "cannot be seen"),
+        ("a\nb", "cannot be seen"),
+        ("a\x1b[2Kb", "cannot be seen"),
+        ("a/" * 3000, "characters"),
+    ],
+)
+async def test_a_path_that_leads_out_or_cannot_be_seen_is_refused(folder: Path, path: str, says: str) -> None:
+    """By what it says, before anybody is asked and anything is touched."""
+    for done in await both(folder, path.format(folder=folder)):
+        assert done.outcome == "failed"
+        assert says in done.text
+    assert outside(folder) == UNTOUCHED
+    assert names(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("link", "target", "path"),
+    [
+        ("link", "../secret", "link"),
+        ("link", "{outside}/file", "link"),
+        ("link", "../outside", "link/file"),
+        ("link", "{outside}", "link/file"),
+        ("link", "../outside", "link/new/file"),
+        ("link", "..", "link/secret"),
+        ("link", "/", "link/etc/passwd"),
+        ("link", "../outside/new", "link"),
+        ("link", "link", "link"),
+        ("link", "real", "link/file"),
+        ("link", "/proc/self/cwd", "link/file"),
+        ("real/link", "../../outside", "real/link/file"),
+        ("real/link", "../../outside/file", "real/link"),
+    ],
+)
+async def test_links_are_not_followed(folder: Path, link: str, target: str, path: str) -> None:
+    """Not at the end of a path and not on the way, not even to another place inside."""
+    (folder / "real").mkdir()
+    (folder / link).symlink_to(target.format(outside=folder.parent / "outside"))
+    for done in await both(folder, path):
+        assert done == Done("failed", f"{link} is a link, and links are not followed.")
+    assert outside(folder) == UNTOUCHED
+
+
+async def test_folders_pipes_sockets_and_devices_are_not_files(folder: Path) -> None:
+    """They are named for what they are, at once: a pipe without a writer holds nobody up."""
+    (folder / "folder").mkdir()
+    os.mkfifo(folder / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        here = os.open(folder, os.O_RDONLY)
+        listener.bind(f"/proc/self/fd/{here}/socket")  # the path itself may be too long for a socket
+        os.close(here)
+        for name in ("folder", "pipe", "socket"):
+            for done in await both(folder, name):
+                assert done == Done("failed", f"{name} is a {name}.")
+    for done in await both(Path("/dev"), "null"):
+        assert done == Done("failed", "null is a device.")
+
+
+async def test_writing_over_a_hard_link_leaves_the_other_name_alone(folder: Path) -> None:
+    """The new file takes the place of the name, not of what it shares."""
+    os.link(folder.parent / "secret", folder / "shared")
+    assert (await use(folder, "write_file", path="shared", content="mine")).outcome == "done"
+    assert (folder / "shared").read_text() == "mine"
+    assert outside(folder) == UNTOUCHED
+
+
+@contextmanager
+def swapping(place: Path, target: Path) -> Iterator[None]:
+    """Exchange what stands at a place with a link to the target, again and again, while the block lasts."""
+    done = threading.Event()
+
+    def swap() -> None:
+        for n in count():
+            if done.is_set():
+                return
+            away = place.with_name(f"away{n}")
+            with suppress(OSError):
+                place.rename(away)
+            with suppress(OSError):  # the tool made a folder in between
+                place.symlink_to(target)
+                place.unlink()
+            with suppress(OSError):
+                away.rename(place)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("at", ["a", "a/b", "a/b/file"])
+async def test_what_is_swapped_for_a_link_meanwhile_leads_nowhere_else(folder: Path, at: str) -> None:
+    """Read between two swaps: either what is inside, or a refusal; both come up, the secret never does."""
+    (folder / "a" / "b").mkdir(parents=True)
+    (folder / "a" / "b" / "file").write_text("inside")
+    beyond = folder.parent / "beyond"
+    (beyond / "b").mkdir(parents=True)
+    for each in (beyond / "file", beyond / "b" / "file"):
+        each.write_text("secret")
+    target = {"a": beyond, "a/b": beyond, "a/b/file": beyond / "file"}[at]
+    seen: set[str] = set()
+    call = Call("ada", "c_1", 3, "call", folder)
+    tool = ReadFile()
+    args = tool.args("a/b/file")
+    with swapping(folder / at, target):
+        for tries in range(20_000):
+            try:
+                seen.add(await tool.run(args, call))
+            except ToolFailed:
+                seen.add("refused")
+            if tries > 500 and len(seen) > 1:
+                break
+    assert seen == {"inside", "refused"}
+
+
+async def test_a_folder_swapped_for_a_link_meanwhile_is_not_written_through(folder: Path) -> None:
+    """Whatever is written while a folder and a link change places, nothing outside changes."""
+    (folder / "a").mkdir()
+    call = Call("ada", "c_1", 3, "call", folder)
+    tool = WriteFile()
+    outcomes: set[bool] = set()
+    with swapping(folder / "a", folder.parent / "outside"):
+        for n in range(20_000):
+            try:
+                await tool.run(tool.args(f"a/{n % 7}/file", "mine"), call)
+                outcomes.add(True)
+            except ToolFailed:
+                outcomes.add(False)
+            if n > 300 and len(outcomes) > 1:
+                break
+    assert outcomes == {True, False}
+    assert outside(folder) == UNTOUCHED
+
+
+async def test_a_write_that_nobody_waits_for_changes_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that was stopped before the new file took its place leaves the old one, and no other."""
+    (folder / "file").write_text("old")
+    reached, released = threading.Event(), threading.Event()
+
+    def slow(descriptor: int) -> None:
+        reached.set()
+        released.wait(60)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    tool = WriteFile()
+    writing = asyncio.create_task(tool.run(tool.args("file", "new"), Call("ada", "c_1", 3, "call", folder)))
+    await asyncio.to_thread(reached.wait, 60)
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    threads = [each for each in threading.enumerate() if each.name == "tenax-tool"]
+    released.set()
+    for each in threads:
+        each.join(60)
+    assert (folder / "file").read_text() == "old"
+    assert names(folder) == ["file"]
+
+
+async def test_blocking_work_knows_when_nobody_waits_and_is_bounded() -> None:
+    """A cancelled caller is told to the thread; more threads than the bound are not begun."""
+    release, seen = threading.Event(), threading.Semaphore(0)
+
+    def hang(deserted: threading.Event) -> None:
+        release.wait(60)
+        assert deserted.wait(60)
+        seen.release()
+
+    waiting = [asyncio.create_task(aside(hang)) for _ in range(THREADS_MAX)]
+    await asyncio.sleep(0)
+    with pytest.raises(ToolFailed, match="wait for the disk already"):
+        await aside(lambda _: None)
+    for each in waiting:
+        each.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    release.set()
+    for _ in waiting:
+        assert seen.acquire(timeout=60)
+
+
+def test_a_hung_disk_does_not_keep_the_process_from_ending(run_python: Callable[[str], int]) -> None:
+    """The thread is left behind, and the process goes."""
+    code = run_python("""
+        import asyncio, threading
+        from tenax.tools.base import aside
+
+        async def main():
+            try:
+                await asyncio.wait_for(aside(lambda _: threading.Event().wait()), 0.05)
+            except TimeoutError:
+                raise SystemExit(7)
+
+        asyncio.run(main())
+    """)
+    assert code == 7
+
+
+@pytest.fixture
+def run_python() -> Callable[[str], int]:
+    """Run a script in a process of its own; its exit code."""
+
+    def run(script: str) -> int:
+        return subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script)], timeout=60, check=False
+        ).returncode
+
+    return run
