@@ -203,6 +203,7 @@ class AsyncJournal(Twin[Journal]):
     run = awaited(Journal.run)
     use_attempt = awaited(Journal.use_attempt)
     unfinished = awaited(Journal.unfinished)
+    spent = awaited(Journal.spent)
     search = awaited(Journal.search)
     claim = awaited(Journal.claim)
     renew = awaited(Journal.renew)

@@ -26,6 +26,7 @@ __all__ = [
     "Recorded",
     "Row",
     "RunState",
+    "Spent",
     "Stretch",
     "Summary",
     "Unfinished",
@@ -176,6 +177,15 @@ class RunState(_Value, frozen=True):
     late: int
     sealed: int | None
     attempts: int
+
+
+class Spent(_Value, frozen=True):
+    """What calls of models took. `cost` in US dollars; `unpriced` calls had no price that anybody knows."""
+
+    input: int
+    output: int
+    cost: float
+    unpriced: int
 
 
 class Stretch(_Value, frozen=True):

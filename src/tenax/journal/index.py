@@ -31,6 +31,7 @@ from tenax.events import (
     MessagePartial,
     MessageUser,
     ModelRequested,
+    ModelUsed,
     RunFinished,
     RunLate,
     RunSealed,
@@ -38,6 +39,7 @@ from tenax.events import (
     StretchEnded,
     ToolStarted,
     Unknown,
+    Usage,
 )
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ __all__ = [
     "ReviveRows",
     "SealRun",
     "SetList",
+    "Spend",
     "TakeInputs",
     "alone",
     "apply",
@@ -206,6 +209,13 @@ class SetList(NamedTuple):
     value: str | int | None
 
 
+class Spend(NamedTuple):
+    """A call of a model took this. A ledger, not an index: what was spent stays so, whatever is erased or deleted."""
+
+    at: int
+    usage: Usage
+
+
 class EraseBodies(NamedTuple):
     seqs: tuple[int, ...]
 
@@ -223,6 +233,7 @@ Change = (
     | LateOutput
     | SealRun
     | SetList
+    | Spend
     | EraseBodies
 )
 
@@ -262,7 +273,7 @@ def apply(
     state.head = state.facts = seq
     role = _ROLE_OF.get(kind)
     if role is not None:
-        return _message(state, seq, run, role, event)
+        return _message(state, seq, at, run, role, event)
     step = _STEPS.get(type(event))
     return () if step is None else step(state, _At(seq, at, run), event, look)
 
@@ -274,7 +285,7 @@ class _At(NamedTuple):
 
 
 def _message(
-    state: HeadState, seq: int, run: str | None, role: int, event: Event | Unknown
+    state: HeadState, seq: int, at: int, run: str | None, role: int, event: Event | Unknown
 ) -> Sequence[Change]:
     state.revision = seq
     first = seq
@@ -294,6 +305,8 @@ def _message(
     row = PutRow(seq, first, role, waiting)
     if isinstance(event, RunLate):
         return row, LateOutput(_named(run, "run.late"))
+    if isinstance(event, MessageAssistant) and event.usage is not None:
+        return row, Spend(at, event.usage)
     return (row,)
 
 
@@ -462,6 +475,10 @@ def _run_finished(state: HeadState, here: _At, event: RunFinished, look: Lookup)
     return (CloseRun(_named(here.run, "run.finished"), here.seq, event.outcome),)
 
 
+def _used(state: HeadState, here: _At, event: ModelUsed, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
+    return (Spend(here.at, event.usage),)
+
+
 def _run_sealed(state: HeadState, here: _At, event: RunSealed, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
     return (SealRun(_named(here.run, "run.sealed"), here.seq),)
 
@@ -480,6 +497,7 @@ _STEPS: dict[type, Callable[..., Sequence[Change]]] = {
     ContextOpened: _context_opened,
     RunStarted: _run_started,
     ModelRequested: _requested,
+    ModelUsed: _used,
     ApprovalAsked: _of_run,
     ToolStarted: _of_run,
     RunFinished: _run_finished,

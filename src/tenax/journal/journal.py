@@ -48,6 +48,7 @@ from tenax.journal.base import (
     Recorded,
     Row,
     RunState,
+    Spent,
     Stretch,
     Summary,
     Unfinished,
@@ -55,7 +56,7 @@ from tenax.journal.base import (
 from tenax.journal.index import MESSAGE_ROLES, ROLES
 from tenax.journal.place import ALL_SEQS, bounds
 from tenax.journal.plan import Append, check_id
-from tenax.journal.store import drop_mentions, recorded
+from tenax.journal.store import DAY_US, drop_mentions, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -262,6 +263,16 @@ class Journal:
         """Count one more look for this run's output. False if another process counted first."""
         where = {"num": self._num(conversation), "run": run, "was": was}
         return bool(self._store.change(lambda tx: tx.run("use_attempt", where)))
+
+    def spent(self, conversation: str | None = None) -> Spent:
+        """What models took in a conversation; without one, in all of this user's today (UTC)."""
+        if conversation is not None:
+            rows = self._store.query("spent_in", num=self._num(conversation))
+        else:
+            today = self.clock.now_us() // DAY_US
+            rows = self._store.query("spent_since", owner=self._user(), day=today)
+        taken, given, cost, unpriced = (int(each) for each in rows[0])
+        return Spent(taken, given, cost / 1e6, unpriced)
 
     def unfinished(self, limit: int = 1000) -> list[Unfinished]:
         """Conversations with an open run, and then those with inputs that wait for one."""

@@ -39,6 +39,7 @@ from tenax.journal.index import (
     ReviveRows,
     SealRun,
     SetList,
+    Spend,
     TakeInputs,
 )
 from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
@@ -52,11 +53,12 @@ if TYPE_CHECKING:
 
     from tenax.clock import Clock, Ids
 
-__all__ = ["Row", "Store", "Trouble", "Tx", "drop_mentions", "recorded", "too_new"]
+__all__ = ["DAY_US", "Row", "Store", "Trouble", "Tx", "drop_mentions", "recorded", "too_new"]
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
 NUMS_MAX = 50_000
+DAY_US = 86_400_000_000
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
 _IDS_PAGE = 200
@@ -484,6 +486,15 @@ def _apply_one(tx: Tx, state: HeadState, change: Change) -> None:  # noqa: C901,
             tx.run("seal_run", {"num": num, "run": run, "seq": seq})
         case SetList(column, value):
             tx.run(f"set_{column}", {"num": num, "value": value})
+        case Spend(at, usage):
+            cost = 0 if usage.cost is None else round(usage.cost * 1e6)
+            took = {
+                "input": usage.input,
+                "output": usage.output,
+                "cost": cost,
+                "unpriced": int(usage.cost is None),
+            }
+            tx.run("spend", {"owner": state.user, "num": num, "day": at // DAY_US, **took})
         case EraseBodies(seqs):
             for seq in seqs:
                 _erase_body(tx, state.user, low + seq)

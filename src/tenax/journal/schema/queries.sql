@@ -229,6 +229,21 @@ select started_seq, finished_seq, outcome, late, sealed_seq, attempts from runs 
 -- name: use_attempt
 update runs set attempts = attempts + 1 where conversation = :num and run = :run and attempts = :was returning attempts
 
+-- name: spend
+insert into spent (conversation, day, owner, input, output, cost, unpriced)
+values (:num, :day, :owner, :input, :output, :cost, :unpriced)
+on conflict (conversation, day) do update set input = spent.input + excluded.input,
+    output = spent.output + excluded.output, cost = spent.cost + excluded.cost,
+    unpriced = spent.unpriced + excluded.unpriced
+
+-- name: spent_in
+select coalesce(sum(input), 0), coalesce(sum(output), 0), coalesce(sum(cost), 0), coalesce(sum(unpriced), 0)
+from spent where conversation = :num
+
+-- name: spent_since
+select coalesce(sum(input), 0), coalesce(sum(output), 0), coalesce(sum(cost), 0), coalesce(sum(unpriced), 0)
+from spent where owner = :owner and day >= :day
+
 -- name: open_runs
 select c.owner, c.id, r.run from runs r join conversations c on c.num = r.conversation
 where r.started_seq is not null and r.finished_seq is null and (cast(:owner as text) is null or c.owner = :owner)

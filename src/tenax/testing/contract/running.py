@@ -8,8 +8,22 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from tenax.errors import InvalidInput, LeaseLost, RunConflict
-from tenax.events import RunFinished, RunLate, RunSealed, RunStarted
+from tenax.events import (
+    ApprovalAsked,
+    Event,
+    MessageAssistant,
+    ModelRequested,
+    ModelUsed,
+    RunFinished,
+    RunLate,
+    RunSealed,
+    RunStarted,
+    ToolStarted,
+    Usage,
+)
 from tenax.journal import Journal
+from tenax.journal.base import Spent
+from tenax.parts import Text
 from tenax.testing.contract.base import Engine, answer, begin, refused, said, say, standing
 
 RIVALS = 6
@@ -122,6 +136,63 @@ class RunContract(Engine):
                 journal.append(name, events, run="r-1", lease=lease)
         journal.append(name, [RunLate(0, "token", {"text": "a"}), RunSealed()], run="r-1")
         assert _late(journal, name, "r-1") == 1
+
+    def test_steps_belong_to_the_open_run(self, journal: Journal) -> None:
+        """A request, an approval and a tool's start are refused where their run is not the open one."""
+        name = begin(journal, say("q", ask=True))
+        steps: list[Event] = [
+            ModelRequested(2, "d", "m", 60.0),
+            ApprovalAsked(1, "c", "t", "{}"),
+            ToolStarted(1, "c", "t", "pure", 60.0),
+        ]
+        for each in steps:
+            with refused(journal, name, RunConflict):
+                journal.append(name, [each], run="r-1")
+        journal.append(name, [RunStarted([2]), *steps], run="r-1")
+
+    def test_a_request_takes_inputs_too(self, journal: Journal) -> None:
+        """A steer is taken by the request that names it; what no request names still waits."""
+        name = begin(journal, say("q", ask=True))
+        journal.append(name, [RunStarted([2])], run="r-1")
+        journal.append(name, [say("steer", ask=True)])
+        journal.append(name, [say("later", ask=True)])
+        journal.append(name, [ModelRequested(5, "d", "m", 60.0, [4])], run="r-1")
+        assert journal.head(name).unanswered == 5
+        with refused(journal, name, InvalidInput):
+            journal.append(name, [ModelRequested(6, "d", "m", 60.0, [99])], run="r-1")
+
+    def test_what_is_unfinished_is_found_without_reading(self, journal: Journal) -> None:
+        """Conversations with an open run, and those with an input that waits, are found by asking for them."""
+        quiet, asked, runs = begin(journal, say("x")), begin(journal, say("q", ask=True)), begin(journal)
+        journal.append(runs, [RunStarted()], run="r-1")
+        mine = {quiet, asked, runs}
+        found = {(each.conversation, each.run) for each in journal.unfinished() if each.conversation in mine}
+        assert found == {(asked, None), (runs, "r-1")}
+        journal.append(asked, [RunStarted([2])], run="r-2")
+        journal.append(asked, [RunFinished("completed")], run="r-2")
+        journal.append(runs, [RunFinished("completed")], run="r-1")
+        assert not [each for each in journal.unfinished() if each.conversation in mine]
+
+    def test_a_look_for_output_is_counted_once(self, journal: Journal) -> None:
+        """Of two that count the same look, one is told that it did."""
+        name = begin(journal)
+        journal.append(name, [RunStarted(), RunFinished("interrupted")], run="r-1")
+        assert journal.use_attempt(name, "r-1", was=0)
+        assert not journal.use_attempt(name, "r-1", was=0)
+        state = journal.run(name, "r-1")
+        assert state is not None
+        assert (state.attempts, state.outcome, journal.run(name, "r-none")) == (1, "interrupted", None)
+
+    def test_what_was_spent_is_summed(self, journal: Journal) -> None:
+        """Tokens and money of every call count, for the conversation and for the day; no price is no money."""
+        name, other = begin(journal), begin(journal)
+        today = journal.spent()
+        journal.append(name, [MessageAssistant([Text("a")], usage=Usage(100, 10, cost=0.25))])
+        journal.append(name, [ModelUsed("summary", "m", Usage(50, 5))])
+        journal.append(other, [MessageAssistant([Text("b")], usage=Usage(1, 1, cost=0.5))])
+        assert journal.spent(name) == Spent(150, 15, 0.25, 1)
+        now = journal.spent()
+        assert (now.input - today.input, round(now.cost - today.cost, 6)) == (151, 0.75)
 
 
 def _late(journal: Journal, conversation: str, run: str) -> int:

@@ -119,6 +119,18 @@ create table runs (
 );
 create index runs_open on runs (conversation) where started_seq is not null and finished_seq is null;
 
+create table spent (
+    conversation bigint not null,
+    day bigint not null,
+    owner text not null,
+    input bigint not null,
+    output bigint not null,
+    cost bigint not null,
+    unpriced bigint not null,
+    primary key (conversation, day)
+);
+create index spent_day on spent (owner, day);
+
 create table received (
     owner text collate "C" not null,
     source text collate "C" not null,

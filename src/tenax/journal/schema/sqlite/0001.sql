@@ -109,6 +109,18 @@ create table runs (
 ) strict, without rowid;
 create index runs_open on runs (conversation) where started_seq is not null and finished_seq is null;
 
+create table spent (
+    conversation integer not null,
+    day integer not null,
+    owner text not null,
+    input integer not null,
+    output integer not null,
+    cost integer not null,
+    unpriced integer not null,
+    primary key (conversation, day)
+) strict, without rowid;
+create index spent_day on spent (owner, day);
+
 create table received (
     owner text not null,
     source text not null,
