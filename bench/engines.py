@@ -111,6 +111,9 @@ class Sqlite:
             for _ in range(step):
                 work()
 
+    def rest(self, label: str) -> None:
+        """It keeps itself in order as it goes."""
+
     def rows_bytes(self, label: str) -> int:
         connection = apsw.Connection(str(self.path(label)))
         try:
@@ -161,6 +164,11 @@ class Postgres:
     def warm(self, label: str, work: Callable[[], object], calls: int) -> None:  # noqa: ARG002  (the log is the server's)
         for _ in range(calls):
             work()
+
+    def rest(self, label: str) -> None:
+        """What the server does by itself within a minute or so, done now: otherwise it does it while we measure."""
+        with psycopg.connect(self.url(label), autocommit=True) as connection:
+            connection.execute("vacuum (analyze)")
 
     def rows_bytes(self, label: str) -> int:
         tables = b"from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace"

@@ -35,7 +35,10 @@ def flat(lab: Lab) -> Iterator[Row]:
         large, small = (lab.size(100_000, quick=300), lab.size(20_000, quick=200)), (100, 100)
         progress(f"building a store of {large[0]:,} conversations, {engine.name}")
         with engine.open("large") as journal, engine.open("small") as little:
-            yield from _compared(lab, engine, _grow(journal, *large), _grow(little, *small))
+            grown = _grow(journal, *large), _grow(little, *small)
+            engine.rest("large")
+            engine.rest("small")
+            yield from _compared(lab, engine, *grown)
 
 
 def _grow(journal: Journal, conversations: int, events: int) -> Grown:

@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.lab import Lab
 from bench.measure import Compared, Row, compare, per_second, progress, seconds, stated
 
-__all__ = ["peer"]
+__all__ = ["environment", "peer", "worker"]
 
 _PACKAGE, _VERSION = "hermes-agent", "0.19.0"
 _WORK = Path(__file__).with_name("peer_work.py")
@@ -25,7 +25,7 @@ Ask = Callable[[str, int], float]
 
 def peer(lab: Lab) -> Iterator[Row]:
     """The same appends and reads in both. A quick run stands beside itself: it fetches nothing."""
-    name, module, python = f"{_PACKAGE} {_VERSION}", "hermes_state", _environment(lab)
+    name, module, python = f"{_PACKAGE} {_VERSION}", "hermes_state", environment(lab)
     if lab.scale == "quick":
         name, module, python = "itself", "tenax.sessions", sys.executable
     if python is None:
@@ -35,8 +35,8 @@ def peer(lab: Lab) -> Iterator[Row]:
         return
     progress(f"beside {name}")
     with (
-        _worker(sys.executable, "tenax.sessions", lab, "ours") as ours,
-        _worker(python, module, lab, "peer") as theirs,
+        worker(sys.executable, _WORK, ["tenax.sessions", str(lab.folder / "ours.db")], lab, "ours") as ours,
+        worker(python, _WORK, [module, str(lab.folder / "peer.db")], lab, "peer") as theirs,
     ):
         messages = lab.size(_MESSAGES, quick=20)
         for ask in (ours, theirs):
@@ -57,7 +57,7 @@ def peer(lab: Lab) -> Iterator[Row]:
     yield stated("peer-load", what, f"{load.ratio:.2f} x the time", load.said(seconds))
 
 
-def _environment(lab: Lab) -> str | None:
+def environment(lab: Lab) -> str | None:
     """The Python of the peer's own environment, or None where it cannot be had."""
     folder = lab.cache / f"{_PACKAGE}-{_VERSION}"
     python, done = folder / "bin" / "python", folder / "installed"
@@ -71,12 +71,12 @@ def _environment(lab: Lab) -> str | None:
 
 
 @contextmanager
-def _worker(python: str, module: str, lab: Lab, name: str) -> Iterator[Ask]:
+def worker(python: str, work: Path, args: list[str], lab: Lab, name: str) -> Iterator[Ask]:
     """A process that does the work, and how to ask it. Its home is empty, so that nobody's settings reach it."""
     home = lab.folder / f"{name}-home"
     home.mkdir()
     env = {**os.environ, "HOME": str(home), "HERMES_HOME": str(home)}
-    command = [python, str(_WORK), module, str(home / "sessions.db")]
+    command = [python, str(work), *args]
     with subprocess.Popen(
         command, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
