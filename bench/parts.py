@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench import appending, flat, peer, searching, storage, streaming, turns
+from bench import appending, flat, peer, probe, searching, storage, streaming, turns
 from bench.lab import Lab
 from bench.measure import Row
 
@@ -18,6 +18,7 @@ PARTS: dict[str, tuple[str, Callable[[Lab], Iterator[Row]]]] = {
     "search": ("Search", searching.search),
     "peer": ("Beside a peer", peer.peer),
     "turns": ("A turn of the agent", turns.turns),
+    "probe": ("What a compaction keeps", probe.probe),
     "bytes": ("Bytes stored for each byte of text", storage.bytes_stored),
     "import": ("Time to import", storage.import_time),
     "memory": ("Memory while a store grows", storage.memory),

@@ -41,13 +41,18 @@ def turns(lab: Lab) -> Iterator[Row]:
             else:
                 yield stated(f"turn-own-{size}", what, seconds(own), said)
         if python is None:
-            yield stated("turn-peer", f"a turn beside {name}", "peer not available", "it could not be fetched")
+            yield stated(
+                "turn-peer", f"a turn beside {name}", "peer not available", "it could not be fetched"
+            )
             return
         with worker(python, _WORK, [module, url], lab, "turns-peer") as theirs:
             for size in sizes:
                 theirs("turn", size)
                 pair = compare(
-                    lab.size(7, quick=1), lambda: theirs("turn", size), lambda: ours("turn", size), within=60.0
+                    lab.size(7, quick=1),
+                    lambda: theirs("turn", size),
+                    lambda: ours("turn", size),
+                    within=60.0,
                 )
                 what = f"a turn at {size:,} messages of history, beside {name}"
                 said = f"{seconds(pair.theirs)} beside {seconds(pair.ours)}"

@@ -13,7 +13,8 @@ journal. A read never fails and never waits because this cannot write.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -31,6 +32,7 @@ from tenax.events import (
     Event,
     MessageAssistant,
     MessagePartial,
+    ModelRequested,
     ReplyDelta,
     RunFinished,
     RunLate,
@@ -42,7 +44,8 @@ from tenax.events import (
 )
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
-from tenax.journal.base import Dedup, Expect, Instance, RunState
+from tenax.journal.base import Dedup, Expect, Instance, Lease, Recorded, RunState
+from tenax.journal.place import ALL_SEQS
 from tenax.parts import Text, ToolCall, text_of
 from tenax.views.transcript import Row, Transcript
 from tenax.views.turns import OpenRun, Turns
@@ -52,8 +55,11 @@ __all__ = [
     "GIVE_UP_SECONDS",
     "UNKNOWN_OUTCOME",
     "WORDING",
+    "hand_in",
     "interruption",
     "marker_of",
+    "mend",
+    "open_rows",
     "repair",
     "retry",
     "retry_now",
@@ -68,7 +74,9 @@ GIVE_UP_SECONDS = 24 * 3600.0
 _LOOK_SECONDS = 30.0
 _GONE = "The process that ran it is gone."
 _TRIES = 20
-
+_WAIT_SECONDS = 0.5
+"""How long a read waits for recovery, at most."""
+_AFTERWARDS = frozenset({RunLate.kind, ToolLate.kind, RunRecovered.kind})
 
 UNKNOWN_OUTCOME = (
     "It was begun when Tenax was interrupted, and nobody knows whether it was done. It was not tried again."
@@ -99,17 +107,27 @@ async def ship(
 ) -> None:
     """Store output of a run that no longer has the conversation, once for each source, and seal the run.
 
-    `said` characters of the answer that it was writing are stored already.
+    What of it the journal has already is left out. `said` characters of an answer to no named request are stored.
     """
-    results = [_result(each) for each in events if isinstance(each, ToolFinished)]
-    lates = _late(events, said)
+    await journal.apart(lambda: _ship(journal.journal, conversation, run, events, source=source, said=said))
+
+
+def _ship(
+    journal: Journal, conversation: str, run: str, events: Sequence[Event], *, source: str, said: int = 0
+) -> None:
     for _ in range(_TRIES):
-        state = await journal.run(conversation, run)
+        head = journal.head(conversation).head
+        state = journal.run(conversation, run)
+        stored = _Stored(journal, conversation, run, state)
         first = state.late if state is not None else 0
-        words = [RunLate(n, what, payload) for n, (what, payload) in enumerate(lates, first)]
-        head = (await journal.head(conversation)).head
+        words = [
+            RunLate(n, what, payload) for n, (what, payload) in enumerate(stored.late(events, said), first)
+        ]
+        results = [_result(each) for each in events if isinstance(each, ToolFinished) and stored.lacks(each)]
+        if not words and not results and state is not None and state.outcome == "completed":
+            return
         try:
-            await journal.append(
+            journal.append(
                 conversation,
                 [*words, *results, RunSealed()],
                 run=run,
@@ -124,27 +142,131 @@ async def ship(
     raise HeadMoved("The conversation moves too fast for this run's output to find its place.")
 
 
-def _late(events: Sequence[Event], said: int) -> list[tuple[Literal["token", "tool"], dict[str, Any]]]:
-    """The words, and the calls that were asked for. A delta says where its text begins, so nothing is said twice."""
-    found: list[tuple[Literal["token", "tool"], dict[str, Any]]] = []
-    for event in events:
-        match event:
-            case ReplyDelta(offset=offset, text=text):
-                rest = text[max(0, said - offset) :]
-                said = max(said, offset + len(text))
-                if rest:
-                    found.append(("token", {"text": rest}))
-            case MessageAssistant(parts=parts) | MessagePartial(parts=parts):
-                rest = text_of(parts)[said:]
-                if rest:
-                    found.append(("token", {"text": rest}))
-                found += [
-                    ("tool", {"name": part.name, "args": part.arguments})
-                    for part in parts
-                    if isinstance(part, ToolCall)
-                ]
-                said = 0
-    return found
+async def hand_in(
+    journal: AsyncJournal, conversation: str, run: str, events: Sequence[Event], *, instance: str
+) -> None:
+    """Store what a dead instance held of a run, once: as what it is while its run is open, as late output after."""
+    await journal.apart(lambda: _hand_in(journal.journal, conversation, run, events, instance))
+
+
+def _hand_in(journal: Journal, conversation: str, run: str, events: Sequence[Event], instance: str) -> None:
+    name = f"run:{conversation}"
+    for _ in range(_TRIES):
+        head = journal.head(conversation)
+        if head.run != run:
+            _ship(journal, conversation, run, events, source=run)
+            return
+        lease = journal.claim(name, f"sweep {run}", _LOOK_SECONDS)
+        if lease is None and journal.holder(name) == instance:  # who has its spool knows that it is dead
+            lease = journal.claim(name, f"sweep {run}", _LOOK_SECONDS, take_over=True)
+        if lease is None:  # somebody ends the run just now
+            journal.wait(conversation, head.head, seconds=0.25)
+            continue
+        try:
+            held = _Stored(journal, conversation, run, journal.run(conversation, run)).missing(events)
+            if held:
+                journal.append(conversation, held, run=run, lease=lease)
+        except (LeaseLost, RunConflict):
+            continue
+        finally:
+            journal.release(lease)
+        return
+    raise RunConflict(f"Run {run} is neither ended nor free.")
+
+
+class _Stored:
+    """What the journal has of a run's output."""
+
+    def __init__(self, journal: Journal, conversation: str, run: str, state: RunState | None) -> None:
+        self._said: dict[int, str] = {}
+        self._answered: set[int] = set()
+        self._sealed: set[int] = set()
+        self._finished: set[tuple[int, str]] = set()
+        self._last = 0
+        after = state.started - 1 if state is not None and state.started else journal.head(conversation).head
+        for each in _events(journal, conversation, after):
+            if each.run in {run, None}:
+                self._take(each)
+
+    def _take(self, recorded: Recorded) -> None:
+        match recorded.event:
+            case ModelRequested():
+                self._last = recorded.seq
+            case ReplyDelta(request, offset, text) if offset == len(self._said.get(request, "")):
+                self._said[request] = self._said.get(request, "") + text
+            case MessagePartial(parts, request):
+                self._sealed.add(request)
+                self._said[request] = text_of(parts)
+            case MessageAssistant(request=request):
+                self._answered.add(request)
+            case ToolFinished(message, call, outcome) | ToolLate(message, call, outcome):
+                if outcome != "unknown":  # nobody knew; what is handed in is what was done
+                    self._finished.add((message, call))
+
+    def lacks(self, event: ToolFinished) -> bool:
+        """Whether this result is not there."""
+        return (event.message, event.call) not in self._finished
+
+    def missing(self, events: Sequence[Event]) -> list[Event]:
+        """Of these, what can be appended as it is to a run that is open."""
+        whole = {each.request for each in events if isinstance(each, MessageAssistant | MessagePartial)}
+        closed = self._answered | self._sealed
+        ends = {request: len(text) for request, text in self._said.items()}
+        told = dict(ends)
+        found: list[Event] = []
+        for event in events:
+            match event:
+                case ReplyDelta(request, offset, text) if request not in closed | whole:
+                    rest, end = text[max(0, told.get(request, 0) - offset) :], ends.get(request, 0)
+                    told[request] = max(told.get(request, 0), offset + len(text))
+                    if (
+                        rest
+                    ):  # at the end of what is there, also where a crashed server has lost the last of it
+                        found.append(ReplyDelta(request, end, rest))
+                        ends[request] = end + len(rest)
+                case MessageAssistant(request=request) | MessagePartial(request=request):
+                    if request not in closed:
+                        found.append(event)
+                        closed = closed | {request}
+                case ToolFinished() if self.lacks(event) and event not in found:
+                    found.append(event)
+        return found
+
+    def late(
+        self, events: Sequence[Event], said: int
+    ) -> list[tuple[Literal["token", "tool"], dict[str, Any]]]:
+        """The words that are not there, and the calls that were asked for. Nothing is said twice."""
+        told = {request: len(text) for request, text in self._said.items()}
+        answered = set(self._answered)
+        found: list[tuple[Literal["token", "tool"], dict[str, Any]]] = []
+
+        def say(request: int, offset: int, text: str) -> None:
+            rest = text[max(0, told.get(request, 0) - offset) :]
+            told[request] = max(told.get(request, 0), offset + len(text))
+            if rest:
+                found.append(("token", {"text": rest}))
+
+        if said:
+            told[self._last] = max(said, told.get(self._last, 0))
+        for event in events:
+            request = getattr(event, "request", 0) or self._last
+            match event:
+                case ReplyDelta(offset=offset, text=text) if request not in answered:
+                    say(request, offset, text)
+                case MessagePartial(parts=parts) if request not in answered:
+                    say(request, 0, text_of(parts))
+                case MessageAssistant(parts=parts) if request not in answered:
+                    say(request, 0, text_of(parts))
+                    calls = [part for part in parts if isinstance(part, ToolCall)]
+                    found += [("tool", {"name": call.name, "args": call.arguments}) for call in calls]
+                    answered.add(request)
+        return found
+
+
+def _events(journal: Journal, conversation: str, after: int, upto: int = ALL_SEQS) -> Iterator[Recorded]:
+    while page := journal.read(conversation, after=after, upto=upto):
+        yield from page
+        after = page[-1].seq
 
 
 def _result(event: ToolFinished) -> ToolLate:
@@ -161,54 +283,76 @@ def repair(db: Any, session_id: str, run_id: str) -> dict[str, Any]:  # noqa: AN
     if stretch is None:
         raise NoSuchConversation(f"There is no session {session_id}.")
     conversation = stretch.conversation
+    mend(journal, conversation, run_id)
     known = journal.run(conversation, run_id)
-    if known is None or known.finished is None:
-        _end(journal, conversation, run_id, known)
-    shown = _shown(journal, conversation)
+    shown = Transcript()
+    for each in _events(journal, conversation, known.started - 1 if known and known.started else 0):
+        shown.apply(each)
     found = next((row for row in shown.rows if row.kind == "marker" and row.run == run_id), None)
     if found is None:
         raise InvalidInput(f"Run {run_id} was not interrupted; it has no marker.")
     return marker_of(journal, conversation, found)
 
 
-def _end(journal: Journal, conversation: str, run_id: str, known: RunState | None) -> None:
-    lease = journal.claim(f"run:{conversation}", f"repair {run_id}", _LOOK_SECONDS)
-    if lease is None:
-        raise RunConflict(f"Run {run_id} has an owner that is alive.", hint="take it over")
-    try:
-        turns = Turns()
-        head = journal.head(conversation)
-        after = known.started - 1 if known is not None and known.started else max(0, head.unanswered - 1)
-        while page := journal.read(conversation, after=after):
-            for each in page:
-                turns.apply(each)
-            after = page[-1].seq
-        open_run: OpenRun | None = turns.run
-        if open_run is not None and open_run.id == run_id:
-            events: list[Any] = interruption(open_run, _GONE)
-        elif head.run is not None:
-            raise RunConflict(f"Another run than {run_id} is open.")
-        else:  # it died before it could say that it had begun: what waited for it was its input
-            events = [RunStarted(list(turns.waiting)), RunFinished("interrupted", _GONE)]
-        journal.append(conversation, events, run=run_id, lease=lease)
-    finally:
-        journal.release(lease)
+def mend(journal: Journal, conversation: str, run_id: str) -> None:
+    """End a run whose owner is gone. One that has ended is left as it is."""
+    name = f"run:{conversation}"
+    for _ in range(_TRIES):
+        known = journal.run(conversation, run_id)
+        if known is not None and known.finished is not None:
+            return
+        lease = journal.claim(name, f"repair {run_id}", _LOOK_SECONDS)
+        if lease is not None:
+            try:
+                _end(journal, conversation, run_id, lease)
+            finally:
+                journal.release(lease)
+            return
+        if not (journal.holder(name) or "repair").startswith("repair"):
+            break
+        journal.wait(conversation, journal.head(conversation).head, seconds=0.25)  # another repairs it
+    raise RunConflict(f"Run {run_id} has an owner that is alive.", hint="take it over")
+
+
+def _end(journal: Journal, conversation: str, run_id: str, lease: Lease) -> None:
+    turns, head, known = Turns(), journal.head(conversation), journal.run(conversation, run_id)
+    if known is not None and known.finished is not None:
+        return
+    after = known.started - 1 if known is not None and known.started else max(0, head.unanswered - 1)
+    for each in _events(journal, conversation, after):
+        turns.apply(each)
+    run = turns.run
+    if run is not None and run.id == run_id:
+        step = run.step
+        if step and run.waits and not run.request and not any(each.started for each in step.open):
+            raise RunConflict(f"Run {run_id} waits for an approval.", hint="answer it")
+        events = interruption(run, _GONE)
+    elif head.run is not None:
+        raise RunConflict(f"Another run than {run_id} is open.")
+    else:  # it died before it could say that it had begun: what waited for it was its input
+        events = [RunStarted(list(turns.waiting)), RunFinished("interrupted", _GONE)]
+    journal.append(conversation, events, run=run_id, lease=lease)
 
 
 def marker_of(journal: Journal, conversation: str, row: Row) -> dict[str, Any]:
     """A marker as a mapping. Only a pending one says how often it was looked at, and since when."""
-    marker = msgspec.to_builtins(row)
+    marker = _mapping(row)
     if row.state == "pending" and row.run is not None:
         state = journal.run(conversation, row.run)
         marker["attempts"] = state.attempts if state is not None else 0
         marker["first_seen"] = row.at / 1e6
-    return {**marker, "run_id": row.run, "content": WORDING[row.state]}
+    return {**marker, "content": WORDING[row.state]}
+
+
+def _mapping(row: Row) -> dict[str, Any]:
+    whole = {**msgspec.structs.asdict(row), **msgspec.to_builtins(row)}
+    return {**whole, "role": row.kind, "content": row.text, "run_id": row.run}
 
 
 WORDING: Mapping[str, str] = {
     "pending": "The answer was interrupted. Looking for what was written of it.",
     "recovered": "The answer was interrupted. What was written of it stands above.",
-    "neutral": "The answer was interrupted. Nothing of it was found.",
+    "neutral": "The answer was interrupted. No more of it is expected.",
     "resumed": "The answer was interrupted, and went on below.",
     "failed": "The answer failed.",
     "stopped": "Stopped.",
@@ -217,20 +361,40 @@ WORDING: Mapping[str, str] = {
 
 def rows_of(journal: Journal, conversation: str, *, limit: int = 200) -> list[dict[str, Any]]:
     """The rows of a conversation as mappings, after a look for output that came late."""
-    shown = _shown(journal, conversation, limit)
+    rows = open_rows(journal, conversation, limit=limit)
+    return [marker_of(journal, conversation, row) if row.kind == "marker" else _mapping(row) for row in rows]
+
+
+def open_rows(
+    journal: Journal, conversation: str, *, before: int | None = None, limit: int = 50
+) -> list[Row]:
+    """The last rows, or the last before a seq, after a look for output that came late."""
+    shown = _shown(journal, conversation, before, limit)
     if any(row.state == "pending" for row in shown.rows) and retry_now(journal, conversation, shown):
-        shown = _shown(journal, conversation, limit)
-    return [
-        marker_of(journal, conversation, row) if row.kind == "marker" else msgspec.to_builtins(row)
-        for row in shown.rows
-    ]
+        shown = _shown(journal, conversation, before, limit)
+    return shown.rows
 
 
-def _shown(journal: Journal, conversation: str, limit: int = 200) -> Transcript:
-    shown = Transcript()
-    for each in journal.open(conversation, limit=limit):
-        shown.apply(each)
+def _shown(journal: Journal, conversation: str, before: int | None, limit: int) -> Transcript:
+    """A page. What came late stands on the page of its run, however far below it was stored."""
+    events = journal.open(conversation, before=before, limit=limit)
+    first = events[0].seq if events else 0
+    shown, ended = Transcript(), {each.run for each in events if each.kind == RunFinished.kind}
+    for each in events:
+        if each.kind != RunLate.kind or each.run in ended or not _above(journal, conversation, each, first):
+            shown.apply(each)
+    if before is not None and any(row.kind == "marker" for row in shown.rows):
+        for each in _events(journal, conversation, before - 1):
+            resumes = each.event.resumes if isinstance(each.event, RunStarted) else None
+            if resumes in ended or (each.kind in _AFTERWARDS and each.run in ended):
+                shown.apply(each)
     return shown
+
+
+def _above(journal: Journal, conversation: str, late: Recorded, first: int) -> bool:
+    """Whether its run ended above this page."""
+    state = journal.run(conversation, late.run or "")
+    return state is not None and state.finished is not None and state.finished < first
 
 
 async def retry(journal: AsyncJournal, conversation: str, shown: Transcript) -> bool:
@@ -239,15 +403,33 @@ async def retry(journal: AsyncJournal, conversation: str, shown: Transcript) -> 
 
 
 def retry_now(journal: Journal, conversation: str, shown: Transcript) -> bool:
-    """The same, for a caller without a loop."""
-    changed = False
-    for row in shown.rows:
-        if row.kind == "marker" and row.state == "pending" and row.run is not None:
-            try:
-                changed = _look(journal, conversation, row, row.run, shown) or changed
-            except TenaxError as error:  # a read shows what there is, whatever recovery cannot do
-                log.warning("Recovery has to wait: %s", error, extra={"action": "recovery_waits"})
-    return changed
+    """The same, for a caller without a loop. It comes back soon: a store that does not take writes is not waited for."""
+    key = (journal.incarnation, journal.user, conversation)
+    pending = [row for row in shown.rows if row.kind == "marker" and row.state == "pending"]
+    changed: list[bool] = []
+
+    def look() -> None:
+        try:
+            changed.extend([_look(journal, conversation, row, row.run or "", shown) for row in pending])
+        except TenaxError as error:  # a read shows what there is, whatever recovery cannot do
+            log.warning("Recovery has to wait: %s", error, extra={"action": "recovery_waits"})
+        finally:
+            with _lock:
+                _looking.discard(key)
+
+    with _lock:
+        if not pending or key in _looking:
+            return False
+        _looking.add(key)
+    thread = threading.Thread(target=look, name="tenax-recovery", daemon=True)
+    thread.start()
+    thread.join(_WAIT_SECONDS)
+    return any(changed)
+
+
+_looking: set[tuple[str, str | None, str]] = set()
+"""Conversations in which this process is looking now."""
+_lock = threading.Lock()
 
 
 def _look(journal: Journal, conversation: str, row: Row, run: str, shown: Transcript) -> bool:

@@ -8,11 +8,10 @@ lease back and looks once more, so that an input which came in between is never 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import platform
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Literal
 
@@ -71,7 +70,10 @@ class Lanes:
         self._holder = holder
         self._compact = compact
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._again: set[str] = set()
+        self._again: dict[str, bool] = {}
+        """Lanes that were woken while they were at work, and whether to go on with what was interrupted."""
+        self._kept: dict[str, Lease] = {}
+        """Leases that could not be given back, because the store was away."""
         self._histories: OrderedDict[str, History] = OrderedDict()
         self._closed = False
 
@@ -80,9 +82,11 @@ class Lanes:
         if self._closed:
             return
         if conversation in self._tasks:
-            self._again.add(conversation)
+            self._again[conversation] = resume or self._again.get(conversation, False)
             return
-        drive = self._drive(conversation, patient=patient, resume=resume)
+        self._begin(conversation, self._drive(conversation, patient=patient, resume=resume))
+
+    def _begin(self, conversation: str, drive: Coroutine[None, None, None]) -> None:
         task = self._tasks[conversation] = asyncio.create_task(drive, name=f"lane {conversation}")
         task.add_done_callback(lambda done: self._done(conversation, done))
 
@@ -91,14 +95,16 @@ class Lanes:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("A lane ended: %s", error, exc_info=error, extra={"action": "lane_failed"})
         if conversation in self._again:
-            self._again.discard(conversation)
-            self.wake(conversation)
+            self.wake(conversation, resume=self._again.pop(conversation))
 
     async def take_over(self, conversation: str) -> None:
-        """Take the conversation from whoever has it, and repair its run."""
-        lease = await self._claim(conversation, take_over=True)
-        assert lease is not None
-        await self._work(conversation, lease, resume=False, taken=True)
+        """Take the conversation from whoever has it, this process included; its run is repaired, and the lane goes on."""
+        taken = await self._claim(conversation, take_over=True)
+        while (task := self._tasks.get(conversation)) is not None:
+            self._again.pop(conversation, None)
+            task.cancel()
+            await asyncio.wait({task})
+        self._begin(conversation, self._drive(conversation, patient=True, resume=False, taken=taken))
 
     async def idle(self, conversation: str) -> None:
         """Wait until this process has nothing to do there."""
@@ -116,16 +122,20 @@ class Lanes:
 
     # -- one lane --------------------------------------------------------------------------------------------
 
-    async def _drive(self, conversation: str, *, patient: bool, resume: bool) -> None:
+    async def _drive(
+        self, conversation: str, *, patient: bool, resume: bool, taken: Lease | None = None
+    ) -> None:
         pause = _FIRST_PAUSE
         while True:
             try:
-                lease = await self._claim(conversation)
+                lease = taken or await self._claim(conversation)
+                worked = False
                 if lease is not None:
-                    await self._work(conversation, lease, resume=resume)
+                    over, taken = taken is not None, None
+                    worked = await self._work(conversation, lease, resume=resume, taken=over)
                 elif not patient:
                     return
-                if not await self._left(conversation, owned=lease is not None):
+                if not await self._left(conversation, owned=lease is not None, worked=worked):
                     return
                 pause = _FIRST_PAUSE
             except (Gone, NoSuchConversation):
@@ -140,35 +150,58 @@ class Lanes:
         limits = self._agent(conversation).limits
         seconds = limits.silence + limits.lease_grace
         holder = await self._journal.instance()
+        if conversation in self._kept:
+            await self._journal.release(self._kept[conversation])
+            del self._kept[conversation]
         return await self._journal.claim(f"run:{conversation}", holder, seconds, take_over=take_over)
 
-    async def _left(self, conversation: str, *, owned: bool) -> bool:
+    async def _release(self, conversation: str, lease: Lease) -> None:
+        try:
+            await self._journal.release(lease)
+        except StoreUnavailable:
+            self._kept[conversation] = lease
+        except TenaxError as error:
+            log.info("A lease was not given back: %s", error)
+
+    async def _left(self, conversation: str, *, owned: bool, worked: bool) -> bool:
         """Whether there is more to do: after giving the lease back, or while another process has it."""
         head = await self._journal.head(conversation)
         if head.unanswered == 0 and (owned or head.run is None):
             return False
         if owned:
-            return head.run is None
+            return worked and head.run is None
         await self._journal.wait(conversation, head.head, seconds=_LOOK_SECONDS)
         return True
 
-    async def _work(self, conversation: str, lease: Lease, *, resume: bool, taken: bool = False) -> None:
+    async def _work(self, conversation: str, lease: Lease, *, resume: bool, taken: bool) -> bool:
+        """Do what there is to do. False if there was nothing."""
         history = self._history(conversation)
+        worked = False
         try:
             while True:
                 await history.catch_up()
                 run = await self._next(history, lease, resume=resume, taken=taken)
                 if run is None:
-                    return
-                resume = taken = False
+                    break
+                resume, taken, worked = False, False, True
                 ended = await self._run(history, lease, run)
                 if ended in {"parked", "lost"}:
-                    return
+                    await history.catch_up()
+                    break
         except LeaseLost:
             log.info("%s was taken over.", conversation, extra={"action": "taken_over"})
         finally:
-            with contextlib.suppress(TenaxError):
-                await self._journal.release(lease)
+            await self._release(conversation, lease)
+        self._look_again_at_expiry(history)
+        return worked
+
+    def _look_again_at_expiry(self, history: History) -> None:
+        """An approval that nobody answers is denied when its time is over, without anybody coming by."""
+        waits = history.turns.run.waits if history.turns.run is not None else []
+        ends = [each.asked.expires_at for each in waits if each.asked is not None]
+        if ends:
+            seconds = max(0.0, (max(ends) - self._journal.clock.now_us()) / 1e6) + _FIRST_PAUSE
+            asyncio.get_running_loop().call_later(seconds, self.wake, history.conversation)
 
     def _history(self, conversation: str) -> History:
         history = self._histories.pop(conversation, None) or History(self._journal, conversation)
@@ -191,12 +224,14 @@ class Lanes:
         )
         try:
             return await acting.go()
-        except TenaxError:
+        except (Gone, LeaseLost, NoSuchConversation, StoreUnavailable):
             raise
-        except Exception:
+        except Exception as error:
             log.exception("A run ended in a surprise.", extra={"action": "run_failed", "run": run})
-            why = "Something went wrong inside Tenax; the log says what."
-            await self._append(history, acting.lease, run, RunFinished("failed", why))
+            surprise = "Something went wrong inside Tenax; the log says what."
+            why = str(error) if isinstance(error, TenaxError) else surprise
+            await history.catch_up()
+            await self._append(history, acting.lease, run, *acting.cut(), RunFinished("failed", why))
             return "failed"
 
     async def _next(self, history: History, lease: Lease, *, resume: bool, taken: bool) -> str | None:
@@ -225,6 +260,8 @@ class Lanes:
 
     async def _unpark(self, history: History, lease: Lease, run: OpenRun) -> str | None:
         """Go on with a run that waited for a person, once all is answered. A newer message is an answer too: no."""
+        if history.turns.stopped:
+            return run.id
         waits = run.waits
         now = self._journal.clock.now_us()
         if waits and history.turns.waiting and run.step is not None:
@@ -247,6 +284,7 @@ class Lanes:
         age_us = self._journal.clock.now_us() - before.finished_at
         return (
             policy.resume == "auto"
+            and not before.stop
             and before.started.attempt < RESUMES_MAX
             and age_us < policy.resume_seconds * 1e6
             and turns.newest_person <= max(before.inputs, default=0)

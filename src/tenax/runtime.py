@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import platform
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -24,13 +25,22 @@ from tenax.agent.history import History, context_at
 from tenax.agent.loop import Agent, Limits, Rendered
 from tenax.agent.prompt import PROMPT
 from tenax.config import Config
-from tenax.errors import ConfigError, InvalidInput, NoSuchConversation, StoreError, TenaxError
+from tenax.errors import (
+    ConfigError,
+    Gone,
+    InvalidInput,
+    NoSuchConversation,
+    Refused,
+    StoreUnavailable,
+    TenaxError,
+)
 from tenax.events import (
     ApprovalAnswered,
     ConversationOpened,
     Event,
     MessageUser,
     ModelRequested,
+    RunFinished,
     RunStop,
     Unknown,
     decode,
@@ -42,8 +52,8 @@ from tenax.journal.base import Dedup, Recorded
 from tenax.journal.spool import Entry, Spool, left
 from tenax.models import Model, ToolSpec, connect
 from tenax.parts import Part, Text
-from tenax.recovery import retry, ship
-from tenax.runner import Lanes, Policy
+from tenax.recovery import hand_in, mend, open_rows
+from tenax.runner import RESUME_SECONDS, Lanes, Policy
 from tenax.tools import Gate, ReadFile, WriteFile
 from tenax.views.transcript import Change, Row, Transcript
 from tenax.views.turns import Turns
@@ -52,6 +62,9 @@ __all__ = ["How", "Runtime"]
 
 log = logging.getLogger(__name__)
 
+_CLOSE_SECONDS = 5.0
+_UPKEEP_SECONDS = 10.0
+_RECENT_MAX = 1000
 How = Literal["queue", "steer", "interrupt", "take over"]
 
 
@@ -80,6 +93,8 @@ class Runtime:
         self._agent: Agent | None = None
         self._lanes: Lanes | None = None
         self._compactor = Compactor(self._sync)
+        self._upkeep: asyncio.Task[None] | None = None
+        self._owned: set[str] | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -92,13 +107,74 @@ class Runtime:
 
     async def start(self) -> None:
         """Repair what dead processes left, and go on with it. Nothing has to be read for that."""
+        await self._unless_away(self._look_after)
+        self._upkeep = asyncio.create_task(self._keep_up(), name="upkeep")
+
+    async def _look_after(self) -> None:
+        """See to what nobody has any more: at the start all of it, later what somebody had the last time."""
         await self._held.sweep()
+        owned: set[str] = set()
         for each in await self.journal.unfinished():
-            if self._can_answer():
-                self.lanes.wake(each.conversation, patient=False)
+            name = each.conversation
+            if await self.journal.holder(f"run:{name}") is not None:
+                owned.add(name)
+            elif self._owned is None or name in self._owned or each.run is None:
+                if self._can_answer():
+                    self.lanes.wake(name, patient=False)
+                elif each.run is not None:
+                    await self._mend(name, each.run)
+        self._owned = owned
+
+    async def _mend(self, conversation: str, run: str) -> None:
+        """Nobody can go on with it here; but a run whose owner is gone is shown as one."""
+        try:
+            await self.journal.apart(lambda: mend(self._sync, conversation, run))
+        except Refused as error:
+            log.info("%s is left as it is: %s", conversation, error, extra={"action": "left", "run": run})
+
+    async def _keep_up(self) -> None:
+        """Go on with what was ended in good order, and look again for what other processes leave."""
+        if self._can_answer():
+            await self._unless_away(self._go_on_all)
+            await self._unless_away(self._held.prepare)
+        while True:
+            await asyncio.sleep(_UPKEEP_SECONDS)
+            await self._unless_away(self._look_after)
+
+    async def _unless_away(self, work: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await work()
+        except TenaxError as error:
+            log.warning("%s It is tried later.", error, extra={"action": "upkeep_waits"})
+
+    async def _go_on_all(self) -> None:
+        for conversation in await self._interrupted():
+            self.lanes.wake(conversation, patient=False)
+
+    async def _interrupted(self) -> list[str]:
+        """Conversations of the last minutes whose last run was interrupted. Whether it goes on is the lane's to say."""
+        since, found = self.journal.clock.now_us() - int(RESUME_SECONDS * 1e6), []
+        for archived in (False, True):
+            for each in await self.journal.conversations(archived=archived, limit=_RECENT_MAX):
+                if each.updated_at >= since and not each.running:
+                    with contextlib.suppress(Gone, NoSuchConversation):
+                        turns = (await self.journal.head(each.conversation)).turns
+                        last = await self.journal.fact(each.conversation, turns) if turns else None
+                        ended = last.event if last is not None else None
+                        if isinstance(ended, RunFinished) and ended.outcome == "interrupted":
+                            found.append(each.conversation)
+        return found
 
     async def close(self) -> None:
-        """End the runs of this process so that the next start goes on with them, and let go of the store."""
+        """End the runs of this process so that the next start goes on with them, and let go of the store.
+
+        A store that does not answer is not waited for: what was not stored stands in the spool.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _CLOSE_SECONDS
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            await asyncio.wait({self._upkeep}, timeout=0.5)
         if self._lanes is not None:
             await self._lanes.close()
         if self._agent is not None:
@@ -106,12 +182,18 @@ class Runtime:
                 await model.close()
         await self._held.close()
         if self._owns:
-            await self.journal.close()
+            try:
+                await asyncio.wait_for(self.journal.close(), max(0.5, until - loop.time()))
+            except TimeoutError:
+                log.warning("The store does not answer, and was left as it is.", extra={"action": "left"})
 
     # -- who answers -----------------------------------------------------------------------------------------
 
     def _can_answer(self) -> bool:
-        return self._models is not None or self._config.model is not None
+        try:
+            return bool(self.agent.models)
+        except ConfigError:
+            return False
 
     @property
     def agent(self) -> Agent:
@@ -171,7 +253,7 @@ class Runtime:
         `take over` takes it from the process that has it.
         """
         parts: list[Part] = [Text(words)] if isinstance(words, str) else list(words)
-        if not parts or parts == [Text("")]:
+        if not any(each.text.strip() if isinstance(each, Text) else True for each in parts):
             raise InvalidInput("The message is empty.")
         lanes = self.lanes
         message = MessageUser(parts, author, ask=True, how="queue" if how == "take over" else how)
@@ -221,13 +303,9 @@ class Runtime:
 
     async def transcript(self, conversation: str, *, before: int | None = None, limit: int = 50) -> list[Row]:
         """The last rows, or the last before a seq. Opening a conversation also looks for output that came late."""
-        events = await self.journal.open(conversation, before=before, limit=limit)
-        shown = _folded(events)
-        if any(row.state == "pending" for row in shown.rows) and await retry(
-            self.journal, conversation, shown
-        ):
-            shown = _folded(await self.journal.open(conversation, before=before, limit=limit))
-        return shown.rows
+        return await self.journal.apart(
+            lambda: open_rows(self._sync, conversation, before=before, limit=limit)
+        )
 
     async def follow(self, conversation: str, after: int = 0) -> AsyncIterator[tuple[int, list[Change]]]:
         """What changes in the transcript, from a number on: stored events first, then new ones as they come."""
@@ -273,13 +351,6 @@ class Runtime:
         return history
 
 
-def _folded(events: Sequence[Recorded]) -> Transcript:
-    shown = Transcript()
-    for each in events:
-        shown.apply(each)
-    return shown
-
-
 def _settled(turns: Turns, seq: int) -> bool:
     if seq in turns.waiting:
         return False
@@ -288,24 +359,35 @@ def _settled(turns: Turns, seq: int) -> bool:
 
 
 class _Held:
-    """The spool of this process, made when it is first needed, and the shipping of dead ones'."""
+    """The spool of this runtime, its room taken before it is needed, and the handing in of dead ones'."""
 
     def __init__(self, journal: AsyncJournal, folder: Path, tell: Callable[[str, int], None] | None) -> None:
         self._journal = journal
         self._folder = folder
         self._tell = tell
         self._spool: Spool | None = None
+        self._making: asyncio.Task[Spool] | None = None
         self._runs: dict[tuple[str, str], int] = {}
+
+    async def prepare(self) -> Spool:
+        """Take the room now: a disk that is full has none when it is needed."""
+        making = self._making
+        if making is None or (making.done() and making.exception() is not None):
+            making = self._making = asyncio.create_task(self._make(), name="spool")
+        return await asyncio.shield(making)
+
+    async def _make(self) -> Spool:
+        name = f"{await self._journal.instance()}.{next(_numbers)}"
+        self._spool = await asyncio.to_thread(Spool, self._folder, name)
+        return self._spool
 
     async def hold(self, conversation: str, run: str, event: Event) -> None:
         journal = self._journal
         body = encode(event)
         entry = Entry(journal.user or "", conversation, run, event.kind, body, journal.clock.now_us())
-        if self._spool is None:
-            instance = await journal.instance()
-            self._spool = await asyncio.to_thread(Spool, self._folder, instance)
-        await asyncio.to_thread(self._spool.write, entry)
+        spool = self._spool or await self.prepare()
         self._runs[conversation, run] = held = self._runs.get((conversation, run), 0) + len(body)
+        await asyncio.to_thread(spool.write, entry)
         if self._tell is not None:
             self._tell(conversation, held)
 
@@ -318,20 +400,23 @@ class _Held:
             await asyncio.to_thread(self._spool.clear)
 
     async def sweep(self) -> None:
-        """Ship what dead processes of this host held, each once; then say that no more will come of them."""
-        alive = {each.id for each in await self._journal.of(None).instances() if each.alive}
-        for spool in await asyncio.to_thread(left, self._folder, alive.__contains__):
+        """Hand in what dead processes of this host held, each once; then say that no more will come of them."""
+        everybody = self._journal.of(None)
+        before = await everybody.instances()
+        known = {each.id for each in before}
+        for spool in await asyncio.to_thread(left, self._folder, lambda name: _owner(name) not in known):
             try:
                 await self._ship(spool)
-            except StoreError as error:
+            except TenaxError as error:
                 log.warning("A spool is kept for later: %s", error, extra={"action": "spool_kept"})
                 spool.close(remove=False)
                 continue
             spool.close(remove=True)
-        everybody = self._journal.of(None)
-        for each in await everybody.instances():
-            if each.host == platform.node() and not each.alive and each.swept_at is None:
-                with contextlib.suppress(TenaxError):
+        kept = {_owner(each.parent.name) for each in self._folder.glob("*/spool")}
+        for each in before:
+            gone = each.host == platform.node() and not each.alive and each.swept_at is None
+            if gone and each.id not in kept:
+                with contextlib.suppress(StoreUnavailable):  # it is said the next time
                     await everybody.swept(each.id)
 
     async def _ship(self, spool: Spool) -> None:
@@ -341,17 +426,21 @@ class _Held:
             if not isinstance(event, Unknown):
                 runs.setdefault((entry.user, entry.conversation, entry.run), []).append(event)
         for (user, conversation, run), events in runs.items():
-            journal = self._journal.of(user)
-            history = History(journal, conversation)
-            try:
-                await history.catch_up()
-                said = history.turns.runs[run].said if run in history.turns.runs else ""
-                await ship(
-                    journal, conversation, run, events, source=f"{run}:{spool.instance}", said=len(said)
+            with contextlib.suppress(Gone, NoSuchConversation):  # deleted meanwhile, and so is this
+                await hand_in(
+                    self._journal.of(user), conversation, run, events, instance=_owner(spool.instance)
                 )
-            except NoSuchConversation:
-                continue
 
     async def close(self) -> None:
+        if self._making is not None:
+            await asyncio.wait({self._making}, timeout=1.0)
         if self._spool is not None:
             self._spool.close(remove=not self._runs)
+
+
+_numbers = itertools.count(1)
+"""A process may have a runtime for each of its users, and each has a spool of its own."""
+
+
+def _owner(spool: str) -> str:
+    return spool.partition(".")[0]

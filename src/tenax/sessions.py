@@ -18,7 +18,6 @@ import msgspec
 from tenax import journal as journals
 from tenax.errors import (
     ConversationExists,
-    DedupReused,
     Gone,
     HeadMoved,
     InvalidInput,
@@ -46,9 +45,10 @@ from tenax.events import (
     StretchEnded,
 )
 from tenax.journal.aio import THREADS, Threads, Twin, awaited
-from tenax.journal.base import Dedup, Erased, Expect, Hits, Lease, Recorded, Stretch, Summary
+from tenax.journal.base import Erased, Expect, Hits, Lease, Recorded, Stretch, Summary
 from tenax.parts import Text, ToolResult, text_of
 from tenax.recovery import rows_of
+from tenax.views.context import Context
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -232,8 +232,8 @@ class SessionDB:
     ) -> Compacted | Superseded:
         """Commit a compaction: end this session and open its one child, or say that somebody was faster.
 
-        `summary` stands for everything up to `covers_to`; what came after it, also since `folded_to` (the head that
-        the summary was made from), stays in the live context. `messages` that are only in the caller's own list are
+        `summary` stands for everything up to `covers_to`, or up to the last finished step before it; what came after
+        it, also since `folded_to` (the head that the summary was made from), stays in the live context. `messages` that are only in the caller's own list are
         stored first, in the same commit, and are covered, but for the last `keep_last`, if `covers_to` is not given.
         Messages of people at the seqs in `kept` stay word for word. A run compacts under its lease.
         """
@@ -242,12 +242,16 @@ class SessionDB:
             return Superseded(self.journal.head(stretch.conversation).stretch)
         head = self.journal.head(stretch.conversation)
         folded = head.head if folded_to is None else folded_to
+        edited = head.revision if folded_to is None else folded_to
         own: list[Event] = [_message_of(each) for each in messages]
         name = child or self.journal.ids.stretch()
         for _ in range(_TRIES):
             covers = covers_to
             if covers is None:
                 covers = head.head + len(own) - keep_last if own else folded
+                if own and head.revision > edited:  # others wrote meanwhile, and that is not in the summary
+                    covers = max(folded, 1)
+            covers = self._whole(stretch, covers)
             summarised = ContextSummarised(
                 [Text(summary)], covers, tokens_before, tokens_after, model, list(kept)
             )
@@ -269,6 +273,24 @@ class SessionDB:
             return Compacted(name, stored[-1].seq)
         return Superseded(self.journal.head(stretch.conversation).stretch)
 
+    def _whole(self, stretch: Stretch, covers: int) -> int:
+        """Where to end what is covered, so that no call is parted from its result and nothing is lost between."""
+        context, after = Context(), stretch.covers_to
+        while page := self.journal.read(stretch.conversation, after=after):
+            for each in page:
+                context.apply(each)
+            after = page[-1].seq
+        while covers > stretch.covers_to:
+            parted = [seq for seq in context.parted(covers) if not self._asks(stretch.conversation, seq)]
+            if not parted:
+                return covers
+            covers = min(parted) - 1
+        return max(covers, stretch.covers_to)
+
+    def _asks(self, conversation: str, seq: int) -> bool:
+        fact = self.journal.fact(conversation, seq)
+        return fact is not None and isinstance(fact.event, MessageUser) and fact.event.ask
+
     def try_acquire_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = 300.0) -> bool:
         """Keep others from paying for the same summary. It saves money, it does not guard the commit."""
         return self.journal.claim(_lock(session_id), holder, ttl_seconds) is not None
@@ -288,27 +310,22 @@ class SessionDB:
     ) -> None:
         """Output of a run that no longer has the conversation: accepted late, shown with its own run."""
         conversation = self._stretch(session_id).conversation
-        if kind == "stream_end":
-            self.journal.append(conversation, [RunSealed()], run=run_id)
-            return
-        if kind not in _LATE:
+        if kind != "stream_end" and kind not in _LATE:
             raise InvalidInput(f"A run event is one of {', '.join(_LATE)} or stream_end, not {kind!r}.")
         for _ in range(_TRIES):
+            head = self.journal.head(conversation).head
             before = self.journal.run(conversation, run_id)
-            index = before.late if before is not None else 0
-            late = RunLate(index, kind, dict(payload or {}))  # type: ignore[arg-type]  # checked against _LATE above
-            try:
-                stored = self.journal.append(
-                    conversation,
-                    [late],
-                    run=run_id,
-                    dedup=Dedup(f"late:{conversation}", f"{run_id}:{index}"),
-                    expect=Expect(head=self.journal.head(conversation).head),
-                )
-            except (HeadMoved, DedupReused):
-                continue
-            if stored:
+            late: Event = RunSealed()
+            if kind != "stream_end":
+                index = before.late if before is not None else 0
+                late = RunLate(index, kind, dict(payload or {}))  # type: ignore[arg-type]  # checked above
+            elif before is not None and before.sealed is not None:
                 return
+            try:
+                self.journal.append(conversation, [late], run=run_id, expect=Expect(head=head))
+            except HeadMoved:
+                continue
+            return
         raise HeadMoved("The conversation moves too fast for this run's output to find its place.")
 
     # -- what a person does with a conversation --------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["tenax", "tenax.testing.contract.base", "tenax.journal.aio", "tests.support.raw"]
+    ["tenax", "tenax.testing.contract.base", "tenax.cli.ask", "tests.support.raw", "tests.support.turns"]
 )
 SECONDS_MAX = 60.0
 _PIPE_BUF = 4096

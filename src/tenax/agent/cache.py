@@ -10,6 +10,7 @@ Over an `AsyncSessionDB` the methods that ask the store are awaited.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -18,10 +19,11 @@ from typing import Any
 
 import msgspec
 
-from tenax.errors import TenaxError
 from tenax.sessions import AsyncSessionDB, SessionDB
 
 __all__ = ["AgentCache", "Building", "Found", "Fresh", "Missing", "OtherSession", "Stale", "Unknown"]
+
+log = logging.getLogger(__name__)
 
 AGENTS_MAX = 128
 IDLE_SECONDS = 3600.0
@@ -121,8 +123,10 @@ class AgentCache:
         while True:
             with self._lock:
                 entry = self._entries.get(route_key)
-            if entry is not None and entry.built is None:
-                return entry.agent
+                if entry is not None and entry.built is None:
+                    entry.used_at = self._monotonic()
+                    self._entries.move_to_end(route_key)
+                    return entry.agent
             if entry is None and self.reserve(route_key):
                 break
             if entry is not None and entry.built is not None:
@@ -216,7 +220,8 @@ def _live(db: SessionDB, session_id: str | None) -> int | None:
         return None
     try:
         found = db.get_session(session_id)
-    except TenaxError:
+    except Exception as error:  # noqa: BLE001  (whatever keeps it from being known, the agent is reused)
+        log.warning("A session cannot be looked up: %s", error, extra={"action": "session_unknown"})
         return None
     return None if found is None else int(found["revision"])
 

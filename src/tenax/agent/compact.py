@@ -9,25 +9,28 @@ and a try that did not make the context smaller is not made again until somethin
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import re
+import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from tenax.agent.history import History
 from tenax.agent.loop import Agent, Run
+from tenax.errors import OutcomeUnknown, StoreUnavailable, TenaxError
 from tenax.events import Blob, ContextKept, ContextOpened, ModelUsed
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
-from tenax.journal.base import Lease
-from tenax.models.base import Answer, Failure, Model
+from tenax.models.base import Answer, Failure, Model, Piece, Words
 from tenax.parts import Text, ToolResult, text_of
 from tenax.sessions import AsyncSessionDB, SessionDB
 from tenax.sessions import Compacted as Rotated
-from tenax.views.context import TRIMMED_CHARS, Message, Placed, fenced
+from tenax.views.context import TRIMMED_CHARS, Context, Message, Placed, fenced
 
 __all__ = [
     "Aborted",
@@ -49,6 +52,11 @@ TAIL = 0.25
 """How much of it stays word for word."""
 KEEP_MESSAGES = 4
 SUMMARY_CHARS_MAX = 24_000
+_CLIPPED_CHARS_MIN = 256
+_CUT = frozenset({"length", "max_tokens"})
+"""How providers say that an answer was cut off."""
+_STILL_LONG = "The conversation was summarised, and is still nearly as long as the model can take."
+_NOTHING = "The conversation is nearly as long as the model can take, and nothing in it could be summarised."
 _SECRET = re.compile(
     r"\b(?:sk|pk|rk)-[\w-]{16,}|\bgh[pousr]_\w{20,}|\bxox[abprs]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
@@ -139,7 +147,9 @@ def _compact(
         return Aborted(**same, why=f"There is no session {session_id}.")
     if session["ended_at"] is not None:
         return Superseded(**same, by=session.get("head_session_id"))
-    stored = db.get_messages(session_id) if own else given
+    stored = db.get_messages(session_id)
+    if not own:
+        given = same["messages"] = stored  # not before the revision that the commit is compared with
     shared = _shared(stored, given)
     cut = _cut([str(each.get("role", "")) for each in given], keep)
     if cut == 0:
@@ -150,9 +160,11 @@ def _compact(
         why = "The summary is no shorter than what it would stand for."
     if why:
         return Aborted(**same, why=why)
-    where: dict[str, Any] = {"tokens_before": before, "tokens_after": after}
-    if cut <= shared:
-        where["covers_to"] = given[cut - 1].get("id", stored[cut - 1]["id"])
+    where: dict[str, Any] = {"tokens_before": before, "tokens_after": after, "folded_to": session["revision"]}
+    if cut < shared:
+        where["covers_to"] = stored[cut]["id"] - 1  # with the results of the calls before it
+    elif cut == shared:
+        where["covers_to"] = stored[cut - 1]["id"]
     else:
         where["keep_last"] = len(given) - cut
     rotated = db.rotate(session_id, summary=summary, messages=given[shared:], **where)
@@ -168,12 +180,16 @@ def _lock(db: Any, session_id: str, holder: str) -> bool | None:  # noqa: ANN401
     try:
         return bool(db.try_acquire_compression_lock(session_id, holder))
     except Exception as error:  # noqa: BLE001  (missing, broken, of another version: all the same)
-        log.warning(
-            "The compression lock cannot be used (%s); going on without it. Restart Tenax so that all of it is of one version.",
-            error,
-            extra={"action": "no_compression_lock"},
-        )
+        _say_no_lock(error)
         return None
+
+
+def _say_no_lock(error: Exception) -> None:
+    log.warning(
+        "The compression lock cannot be used (%s); going on without it. Restart Tenax so that all of it is of one version.",
+        error,
+        extra={"action": "no_compression_lock"},
+    )
 
 
 def _unlock(db: Any, session_id: str, holder: str) -> None:  # noqa: ANN401
@@ -235,29 +251,44 @@ class Compactor:
         self._async = AsyncSessionDB(self._db)
 
     async def make_room(self, run: Run) -> bool:
-        """Compact if the context is nearly full. True if it is another one now."""
-        context, limit = run.history.context, run.overflow or run.model.context
-        if limit is None or context.kept_items == len(context.items):
+        """Compact if the context is nearly full. True if it is another one now, or the run has to look again."""
+        context, overflowed = run.history.context, bool(run.overflow)
+        limit = run.overflow or run.model.context
+        if run.overflow == 1:  # the provider did not say how much it takes
+            limit = max(1, used(context) // 2)
+        if limit is None or not (overflowed or (not context.kept and used(context) >= FULL * limit)):
             return False
-        used = context.used or estimate(context.items)
-        if run.overflow is None and used < FULL * limit:
+        run.overflow = 0 if overflowed else run.overflow  # it is seen to once
+        outcome: Outcome | None = CoolingDown(messages=[], session_id="")
+        if not context.kept:
+            work = self._try(run.journal, run.history, run.agent, run.model, limit, limit, run)
+            try:
+                outcome = await run._unless_stopped(asyncio.create_task(work, name=f"compact {run.id}"))  # noqa: SLF001
+            except (StoreUnavailable, OutcomeUnknown) as error:
+                log.warning("A compaction has to wait: %s", error, extra={"action": "compaction_waits"})
+                return True
+        return await self._after(run, outcome, limit, overflowed=overflowed)
+
+    async def _after(self, run: Run, outcome: Outcome | None, limit: int, *, overflowed: bool) -> bool:
+        """What a try leads to; None is one that was stopped."""
+        if isinstance(outcome, Busy) and not overflowed:
             return False
-        outcome = await self._try(run.journal, run.history, run.agent, run.model, limit, run.lease, run.id)
-        if isinstance(outcome, Compacted | Superseded):
+        if outcome is None or isinstance(outcome, Compacted | Superseded):
             await run.history.catch_up()
+            full = not overflowed and used(run.history.context) >= FULL * limit
+            if full and isinstance(outcome, Compacted):
+                await run.record(ContextKept(_STILL_LONG, run.history.seq))
+                await run.history.catch_up()
             return True
-        why = (
-            outcome.why if isinstance(outcome, Aborted) else "There is nothing in it that could be shortened."
-        )
-        return await self._trim(run, why)
+        return await self._trim(run, outcome.why if isinstance(outcome, Aborted) else _NOTHING)
 
     async def by_hand(self, journal: AsyncJournal, agent: Agent, conversation: str) -> Outcome:
         """Compact because the person asks for it."""
         history = History(journal, conversation)
         await history.catch_up()
         model = agent.models[0]
-        limit = model.context or 4 * estimate(history.context.items)
-        return await self._try(journal, history, agent, model, limit, None, None)
+        limit = min(estimate(history.context.items), model.context or sys.maxsize)
+        return await self._try(journal, history, agent, model, limit, model.context or sys.maxsize, None)
 
     async def _try(
         self,
@@ -266,23 +297,25 @@ class Compactor:
         agent: Agent,
         model: Model,
         limit: int,
-        lease: Lease | None,
-        run: str | None,
+        room: int,
+        run: Run | None,
     ) -> Outcome:
         context = history.context
         stretch = (await journal.head(history.conversation)).stretch
         same: dict[str, Any] = {"messages": [], "session_id": stretch or ""}
-        cut = _cut_items(context.items, int(limit * TAIL), min(context.waiting, default=history.seq + 1))
+        cut = _cut_items(context.items, int(limit * TAIL), context.unplaced or history.seq + 1)
         if stretch is None or cut == 0:
             return NothingToDo(**same)
         holder = f"compact-{uuid.uuid4().hex}"
-        if not await self._async.try_acquire_compression_lock(stretch, holder, agent.limits.silence * 2):
+        locked = await self._lock(stretch, holder, agent.limits.silence * 2)
+        if locked is False:
             return Busy(**same)
         try:
             covered = context.items[:cut]
-            summary = await self._ask(journal, history.conversation, agent, model, covered, run)
+            fits = int(room * FULL / _share(context))
+            summary = await self._ask(journal, history.conversation, agent, model, covered, fits, run)
             if isinstance(summary, Aborted):
-                return summary
+                return msgspec.structs.replace(summary, session_id=stretch)
             before, after = estimate(context.items), len(summary) // 4 + estimate(context.items[cut:])
             if after >= before:
                 return Aborted(**same, why="The summary is no shorter than what it would stand for.")
@@ -295,15 +328,28 @@ class Compactor:
                 tokens_before=before,
                 tokens_after=after,
                 model=model.name,
-                lease=lease,
-                run=run,
+                lease=run.lease if run is not None else None,
+                run=run.id if run is not None else None,
             )
         finally:
-            await self._async.release_compression_lock(stretch, holder)
+            if locked:
+                await self._unlock(stretch, holder)
         if not isinstance(rotated, Rotated):
             return Superseded(**same, by=rotated.by)
         return Compacted(messages=[], session_id=rotated.session_id, summary=summary, tokens_before=before,
                          tokens_after=after)  # fmt: skip
+
+    async def _lock(self, stretch: str, holder: str, seconds: float) -> bool | None:
+        """As `_lock` for a caller without a loop."""
+        try:
+            return await self._async.try_acquire_compression_lock(stretch, holder, seconds)
+        except TenaxError as error:
+            _say_no_lock(error)
+            return None
+
+    async def _unlock(self, stretch: str, holder: str) -> None:
+        with contextlib.suppress(TenaxError):  # it runs out by itself
+            await self._async.release_compression_lock(stretch, holder)
 
     async def _ask(
         self,
@@ -312,20 +358,36 @@ class Compactor:
         agent: Agent,
         model: Model,
         covered: list[Placed],
-        run: str | None,
+        room: int,
+        run: Run | None,
     ) -> str | Aborted:
         same: dict[str, Any] = {"messages": [], "session_id": ""}
-        messages = [*(_plain(each.message) for each in covered), Message("user", (Text(INSTRUCTION),))]
+        plain = _fitting(covered, room - len(agent.prompt + INSTRUCTION) // 4)
+        messages = [*plain, Message("user", (Text(INSTRUCTION),))]
         body = model.body(agent.prompt, [], [model.message(each) for each in messages], {})
         answer: Answer | Failure | None = None
-        async for piece in model.stream(body, silence=agent.limits.silence):
-            if isinstance(piece, Answer | Failure):
-                answer = piece
+        said, renewed_at = 0, journal.clock.monotonic()
+        async with contextlib.aclosing(_closable(model.stream(body, silence=agent.limits.silence))) as stream:
+            async for piece in stream:
+                if isinstance(piece, Answer | Failure):
+                    answer = piece
+                said += len(piece.text) if isinstance(piece, Words) else 0
+                if said > SUMMARY_CHARS_MAX:
+                    return Aborted(**same, why="The summary is too long.")
+                now = journal.clock.monotonic()
+                if run is not None and now - renewed_at > run.lease.seconds / 4:  # a summary takes its time
+                    run.lease, renewed_at = await journal.renew(run.lease), now
         if not isinstance(answer, Answer):
             why = answer.message if answer is not None else "it ended without an end."
             return Aborted(**same, why=f"The summary could not be written: {why}")
         if answer.usage is not None:
-            await journal.append(conversation, [ModelUsed("summary", model.name, answer.usage)], run=run)
+            await journal.append(
+                conversation,
+                [ModelUsed("summary", model.name, answer.usage)],
+                run=run.id if run is not None else None,
+            )
+        if answer.finish in _CUT:
+            return Aborted(**same, why="The summary was cut off.")
         summary = redacted(text_of(answer.parts).strip())
         if not summary:
             return Aborted(**same, why="The summary came back empty.")
@@ -349,9 +411,24 @@ class Compactor:
         return True
 
 
+def used(context: Context) -> int:
+    """How many tokens the next request takes: as the provider counted them, and what came since."""
+    return context.used + estimate(context.items[context.used_items if context.used else 0 :])
+
+
+def _share(context: Context) -> float:
+    """How many tokens the provider counts for one that we estimate, where it counts fewer."""
+    estimated = estimate(context.items[: context.used_items])
+    return min(1.0, context.used / estimated) if context.used and estimated else 1.0
+
+
 def estimate(items: Sequence[Placed]) -> int:
     """About how many tokens these are: four bytes each."""
-    return sum(len(msgspec.json.encode(each.message)) // 4 + 4 for each in items)
+    return sum(_tokens(each.message) for each in items)
+
+
+def _tokens(message: Message) -> int:
+    return len(msgspec.json.encode(message)) // 4 + 4
 
 
 def _cut_items(items: Sequence[Placed], tail: int, waiting: int) -> int:
@@ -374,7 +451,7 @@ def _cut_items(items: Sequence[Placed], tail: int, waiting: int) -> int:
 
 def _kept(items: Sequence[Placed], cut: int) -> list[int]:
     """The last message of the person, if it lies in what is summarised: it stays word for word."""
-    users = [n for n, each in enumerate(items) if each.message.role == "user" and each.place > 0]
+    users = [n for n, each in enumerate(items) if each.person]
     return list(items[users[-1]].seqs) if users and users[-1] < cut else []
 
 
@@ -392,3 +469,34 @@ def _plain(message: Message) -> Message:
     for part in message.parts if message.role != "results" else ():
         words += part.text if isinstance(part, Text) else f"\n[{msgspec.json.encode(part).decode()}]"
     return Message("user" if message.role != "assistant" else "assistant", (Text(words),))
+
+
+def _fitting(covered: Sequence[Placed], room: int) -> list[Message]:
+    """The messages for the summariser. Where they are more than so many tokens, long ones are shortened as far as that
+    goes: results of tools first, what people said last, an earlier summary never.
+    """
+    messages = [_plain(each.message) for each in covered]
+    for role in ("results", "assistant", "user"):
+        chars = 16_384
+        while chars >= _CLIPPED_CHARS_MIN and sum(map(_tokens, messages)) > room:
+            for n, each in enumerate(covered):
+                if each.message.role == role and each.place > 0:
+                    text = _clipped(text_of(messages[n].parts), chars)
+                    messages[n] = Message(messages[n].role, (Text(text),))
+            chars //= 2
+    return messages
+
+
+def _clipped(text: str, chars: int) -> str:
+    return text if len(text) <= chars else f"{text[: chars // 2]}\n[...]\n{text[-chars // 2 :]}"
+
+
+async def _closable(pieces: AsyncIterator[Piece]) -> AsyncGenerator[Piece, None]:
+    """A stream that is closed where it is left."""
+    try:
+        async for piece in pieces:
+            yield piece
+    finally:
+        close = getattr(pieces, "aclose", None)
+        if close is not None:
+            await close()

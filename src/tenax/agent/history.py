@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenax.events import ContextCompacted, ContextSummarised, ModelRequested, RunStarted
+from tenax.events import (
+    ContextCompacted,
+    ContextSummarised,
+    MessageUser,
+    ModelRequested,
+    RunFinished,
+    RunStarted,
+)
 from tenax.views.context import Context
 from tenax.views.turns import Turns
 
@@ -44,11 +51,22 @@ class History:
             for each in page:
                 if not await _apply(journal, self.context, each):
                     await self._fold_anew()
-                    return
+                    break
                 self.turns.apply(each)
                 self.seq = each.seq
-            if len(page) < _PAGE:
-                return
+            else:
+                if len(page) < _PAGE:
+                    break
+        await self._wait_for_erased()
+
+    async def _wait_for_erased(self) -> None:
+        """An input that was erased before it was answered still waits; only the head says so."""
+        if not self.context.erased_inputs:
+            return
+        head = await self._journal.head(self.conversation)
+        if head.unanswered in self.context.erased_inputs and head.head == self.seq:
+            waiting = {head.unanswered: MessageUser([], ask=True), **self.turns.waiting}
+            self.turns.waiting = dict(sorted(waiting.items()))
 
     async def _fold_anew(self) -> None:
         journal, name = self._journal, self.conversation
@@ -56,7 +74,9 @@ class History:
         head = await journal.head(name)
         started = await journal.run(name, head.run) if head.run is not None else None
         after, given = await _start(journal, name, head.stretch)
-        after = max(after, head.context_from - 1)
+        after = max(after, head.context_from - 2)  # the clear itself, if that is where it begins
+        if head.unanswered:
+            after = min(after, head.unanswered - 1)
         if started is not None and started.started is not None:
             after = min(after, started.started - 1)
         while True:
@@ -67,10 +87,13 @@ class History:
             after = missing - 1
 
     async def _fold(self, after: int, upto: int) -> int | None:
-        """Fold a range. The start of a run that ends in it and began before it, if there is one: fold from there."""
+        """Fold a range. The start of a run that it speaks of and that began before it, if there is one: fold from there."""
         async for each in _between(self._journal, self.conversation, after, upto):
-            if each.kind == "run.finished" and each.run is not None and each.run not in self.turns.runs:
-                run = await self._journal.run(self.conversation, each.run)
+            name = each.run if each.kind == RunFinished.kind else None
+            if each.kind == RunStarted.kind and isinstance(started := each.event, RunStarted):
+                name = started.resumes
+            if name is not None and name not in self.turns.runs:
+                run = await self._journal.run(self.conversation, name)
                 if run is not None and run.started is not None and run.started <= after:
                     return run.started
             await _apply(self._journal, self.context, each)

@@ -21,7 +21,7 @@ import msgspec
 
 from tenax.agent.history import History
 from tenax.agent.partials import HOLD_SECONDS, Partials
-from tenax.errors import LeaseLost, OutcomeUnknown, Refused, StoreUnavailable
+from tenax.errors import LeaseLost, OutcomeUnknown, Refused, StoreUnavailable, TenaxError
 from tenax.events import (
     ApprovalAsked,
     Blob,
@@ -154,11 +154,11 @@ class Run:
         self._compact = compact
         self._nth_model = 0
         self._stop = asyncio.Event()
+        self._taken = asyncio.Event()
         self._late: list[Event] = []
         self._held = False
         self._renewed_at = journal.clock.monotonic()
         self._partials: Partials | None = None
-        self._compacted_at = -1
 
     # -- the run ---------------------------------------------------------------------------------------------
 
@@ -232,14 +232,16 @@ class Run:
                 pause = min(pause * 2, 5.0)
 
     async def _watch(self) -> None:
-        """Notice a stop or an interruption while something is under way."""
+        """Notice a stop, an interruption or a take-over while something is under way."""
         while True:
-            with contextlib.suppress(StoreUnavailable):
+            with contextlib.suppress(TenaxError):  # the run itself meets whatever is wrong
                 async for each in self.journal.tail(self.conversation, self.history.seq):
                     if each.kind == "run.stop" or (
                         each.kind == "message.user" and getattr(each.event, "how", "") == "interrupt"
                     ):
                         self._stop.set()
+                    elif each.kind == "run.finished" and each.run == self.id:
+                        self._taken.set()
             await asyncio.sleep(0.1)
 
     # -- the store -------------------------------------------------------------------------------------------
@@ -260,7 +262,8 @@ class Run:
             self._late += events if held else ()
             raise
         except asyncio.CancelledError:
-            append.cancel()
+            append.cancel()  # it is stored or refused all the same: what is appended next shall stand after it
+            await asyncio.wait({append}, timeout=HOLD_SECONDS)
             raise
         if self._held and not events[-1].code:  # partials may be held further than they are stored
             self._held = False
@@ -288,14 +291,14 @@ class Run:
         self._held = True
         await self._holder.hold(self.conversation, self.id, event)
 
-    async def _renew(self) -> None:
-        """A run lives by its steps: what it stores moves the lease on."""
+    async def _renew(self, work: float = 0.0) -> None:
+        """A run lives by its steps: what it stores moves the lease on, past the longest silence, or past `work`."""
         limits = self.agent.limits
-        seconds = limits.silence + limits.lease_grace
+        seconds = max(limits.silence, work) + limits.lease_grace
         now = self.journal.clock.monotonic()
-        if now - self._renewed_at > seconds / 4:
+        if work > limits.silence or now - self._renewed_at > limits.lease_grace / 2:
             self._renewed_at = now
-            self.lease = await self.journal.renew(self.lease, seconds=seconds)
+            self.lease = await self._while_away(lambda: self.journal.renew(self.lease, seconds=seconds))
 
     # -- the model -------------------------------------------------------------------------------------------
 
@@ -315,11 +318,7 @@ class Run:
 
     async def _made_room(self) -> bool:
         """Compact, if the context is near its limit. True if it is another one now."""
-        if self._compact is None or self._compacted_at == self.history.context.epoch:
-            return False
-        changed = await self._compact(self)
-        self._compacted_at = -1 if changed else self.history.context.epoch
-        return changed
+        return self._compact is not None and await self._compact(self)
 
     async def _ask(self, run: OpenRun) -> Ended | None:
         """One call of the model. None: go on."""
@@ -341,6 +340,7 @@ class Run:
             case Answer(parts, usage, finish):
                 answer = MessageAssistant(parts, requested.seq, model.name, usage, finish)
                 await self.record(answer, held=True)
+                self.overflow = None
                 return None
             case Failure() as failure:
                 await self._seal(requested.seq, whole)
@@ -366,7 +366,7 @@ class Run:
         self._partials = partials = Partials(store, hold)
         reading = asyncio.create_task(self._read(model, body, partials), name=f"model {self.id}")
         try:
-            return await self._unless_stopped(reading)
+            return await self._unless_stopped(reading, self._taken)
         finally:
             await partials.end()
 
@@ -387,14 +387,15 @@ class Run:
                 await close()
         return Failure("dropped", f"{model.name} ended its answer without an end.")
 
-    async def _unless_stopped(self, task: asyncio.Task[T]) -> T | None:
+    async def _unless_stopped(self, task: asyncio.Task[T], *also: asyncio.Event) -> T | None:
         """The task's result, or None: then the run was asked to stop, and the task has been."""
-        stop = asyncio.create_task(self._stop.wait())
+        stops = [asyncio.create_task(each.wait()) for each in (self._stop, *also)]
         try:
-            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, *stops}, return_when=asyncio.FIRST_COMPLETED)
             return task.result() if task.done() else None
         finally:
-            stop.cancel()
+            for stop in stops:
+                stop.cancel()
             if not task.done():
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -405,7 +406,7 @@ class Run:
         limits, last = self.agent.limits, len(self.agent.models) - 1
         wait: float | None = None
         if failure.why == "overflow" and self._compact is not None and self.overflow is None:
-            self.overflow, self._compacted_at, wait = failure.limit or 1, -1, 0.0
+            self.overflow, wait = failure.limit or 1, 0.0
         elif failure.why in RETRIED and run.failures < limits.retries:
             pause = min(limits.pause * 2**run.failures, 60.0) * random.uniform(0.75, 1.25)  # noqa: S311  (jitter)
             wait = max(pause, failure.retry_after or 0.0)
@@ -414,10 +415,17 @@ class Run:
         await self.record(ModelFailed(request, failure.why, failure.message, wait))
         if wait is None:
             return await self._finish("failed", f"{failure.message} {failure.hint}".strip())
-        if wait:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), wait)
+        await self._pause(wait)
         return None
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, unless it is asked to stop. The lease is kept meanwhile."""
+        until = self.journal.clock.monotonic() + seconds
+        while (left := until - self.journal.clock.monotonic()) > 0 and not self._stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left, self.agent.limits.lease_grace)):
+                    await self._stop.wait()
+            await self._renew()
 
     # -- tools -----------------------------------------------------------------------------------------------
 
@@ -485,6 +493,7 @@ class Run:
             await self._finished(step, each, None)
             return
         await self.record(ToolStarted(step.message, each.call.id, tool.name, tool.effect, tool.seconds))
+        await self._renew(tool.seconds)
         approved = each.asked.arguments if permit.approved and each.asked is not None else None
         task = asyncio.create_task(self.agent.gate.perform(permit, approved_arguments=approved))
         done = await self._unless_stopped(task)
@@ -513,6 +522,14 @@ class Run:
             await self.record(ToolFinished(run.step.message, each.call.id, "cancelled", text))  # type: ignore[union-attr]
         return await self._finish("cancelled", "Stopped.")
 
+    def cut(self) -> list[Event]:
+        """What was cut off by a surprise, sealed."""
+        run = self.turns.run
+        if run is None or not run.request:
+            return []
+        said = self._partials.whole if self._partials is not None else run.said
+        return [MessagePartial([Text(said)], run.request)] if said else []
+
     async def _cut_off(self, why: str) -> None:
         """The process ends: seal what there is, so that the run can be gone on with."""
         whole = self._partials.whole if self._partials is not None else ""
@@ -523,6 +540,8 @@ class Run:
                 if run is not None and run.id == self.id:
                     run.said = whole or run.said
                     await self.record(*interruption(run, why))
+        except LeaseLost:
+            await self._leave_late()
         except (TimeoutError, Refused) as error:
             log.warning(
                 "A run is left to the next start: %s", error, extra={"action": "left", "run": self.id}
@@ -530,10 +549,7 @@ class Run:
 
     async def _leave_late(self) -> None:
         """The lease was taken: what is not stored yet is stored as late output, with this run."""
-        late, said = list(self._late), 0
+        late = list(self._late)
         if self._partials is not None:
-            said = self._partials.stored
-            late.insert(0, ReplyDelta(0, said, self._partials.whole[said:]))
-        await self._while_away(
-            lambda: ship(self.journal, self.conversation, self.id, late, source=self.id, said=said)
-        )
+            late.insert(0, ReplyDelta(0, 0, self._partials.whole))
+        await self._while_away(lambda: ship(self.journal, self.conversation, self.id, late, source=self.id))

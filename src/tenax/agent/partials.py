@@ -80,7 +80,7 @@ class Partials:
         try:
             await asyncio.wait({append}, timeout=HOLD_SECONDS)
             while not append.done():
-                self._held = max(self._held, self.stored)
+                # From its beginning, whatever is stored: a server that crashes may lose the partials it took last.
                 text = self.whole[self._held :]
                 if text:
                     await self._hold(self._held, text)

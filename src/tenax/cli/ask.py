@@ -10,27 +10,34 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import click
 import msgspec
 
+from tenax.agent.history import History
 from tenax.cli.frame import FAILED, STOPPED
 from tenax.cli.lines import one_line
 from tenax.config import Config
-from tenax.errors import InvalidInput
+from tenax.errors import ConfigError, InvalidInput, StoreUnavailable
 from tenax.runtime import How, Runtime
 from tenax.views.transcript import Change, Grow, Put, Row
 
 __all__ = ["ask"]
 
 _encode = msgspec.json.Encoder().encode
+_STOP_SECONDS = 3.0
+_AWAY_SECONDS = 0.5
 
 
 def ask(config: Config, words: str, *, conversation: str | None, how: How, as_json: bool) -> int:
     """Ask, print the answer, and say how it went."""
     if words == "-":
-        words = sys.stdin.read()
+        try:
+            words = sys.stdin.read()
+        except UnicodeDecodeError as error:
+            raise InvalidInput("What came through stdin is not UTF-8 text.") from error
     if not words.strip():
         raise InvalidInput("The message is empty.", hint='tenax -p "your question"')
     return asyncio.run(_ask(config, words, conversation, how, as_json=as_json))
@@ -39,20 +46,27 @@ def ask(config: Config, words: str, *, conversation: str | None, how: How, as_js
 async def _ask(config: Config, words: str, conversation: str | None, how: How, *, as_json: bool) -> int:
     printer = _Lines() if as_json else _Words()
     runtime = Runtime(config, asks=False, on_held=printer.held)
-    runtime.agent  # noqa: B018  (what is not set up is said before anything is stored)
+    try:
+        runtime.agent  # noqa: B018  (what is not set up is said before anything is stored)
+    except ConfigError:
+        await runtime.close()
+        raise
     async with runtime:
         name = conversation or await runtime.new(source="cli")
         stored = await runtime.submit(name, words, how=how)
         printer.began(name, stored.seq)
-        with _stopping(asyncio.current_task()):
-            try:
-                code = await _follow(runtime, name, stored.seq, printer)
-                await runtime.lanes.idle(name)
-            except asyncio.CancelledError:
-                await runtime.stop(name)
-                await runtime.lanes.idle(name)
-                return STOPPED
-        return code
+        with _stopping() as stop:
+            following = asyncio.create_task(_follow(runtime, name, stored.seq, printer))
+            both: set[asyncio.Future[Any]] = {following, stop}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                return following.result()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_SECONDS):
+                    if await _stopped(runtime, name, stored.seq):
+                        await following
+            following.cancel()
+            return STOPPED
 
 
 async def _follow(runtime: Runtime, conversation: str, seq: int, printer: _Words | _Lines) -> int:
@@ -62,34 +76,79 @@ async def _follow(runtime: Runtime, conversation: str, seq: int, printer: _Words
 
     async def show() -> None:
         nonlocal last
-        async for at, changes in runtime.follow(conversation, seq - 1):
+        async for at, changes in runtime.follow(conversation, last):
             printer.changed(at, changes)
             async with shown:
                 last = at
                 shown.notify_all()
 
-    showing = asyncio.create_task(show())
-    try:
+    async def wait() -> None:
         await runtime.finished(conversation, seq)
         head = (await runtime.journal.head(conversation)).head
         async with shown:
-            await shown.wait_for(lambda: last >= head or showing.done())
+            await shown.wait_for(lambda: last >= head)
+
+    showing = asyncio.create_task(_while_away(show))
+    try:
+        await _while_away(wait)
     finally:
         showing.cancel()
+    await runtime.lanes.idle(conversation)
     return printer.ended()
+
+
+async def _while_away(work: Callable[[], Awaitable[None]]) -> None:
+    """Do this, however long the store is away."""
+    while True:
+        try:
+            return await work()
+        except StoreUnavailable:
+            await asyncio.sleep(_AWAY_SECONDS)
+
+
+async def _stopped(runtime: Runtime, conversation: str, seq: int) -> bool:
+    """Stop the run, if it is the one that answers this; a message that waits behind another's run goes on waiting."""
+    history = History(runtime.journal, conversation)
+    await history.catch_up()
+    mine = history.turns.run is not None and seq in history.turns.run.inputs
+    if mine:
+        await runtime.stop(conversation)
+    return mine
+
+
+class _Mine:
+    """Which rows belong to the answer: those of the run that took the message, from there on."""
+
+    def __init__(self) -> None:
+        self._seq = 0
+        self._from: tuple[int, int, int] | None = None
+        self._run: str | None = None
+
+    def began(self, seq: int) -> None:
+        self._seq = seq
+
+    def has(self, row: Row) -> bool:
+        if row.id == str(self._seq) and row.state == "":
+            self._from = row.key
+        if self._from is None or row.run is None or row.key < self._from:
+            return False
+        self._run = self._run or row.run
+        return row.run == self._run
 
 
 class _Words:
     """The answer as text."""
 
     def __init__(self) -> None:
+        self._mine = _Mine()
         self._printed: dict[str, int] = {}
         self._failed = ""
         self._conversation = ""
         self._middle = False
 
-    def began(self, conversation: str, _seq: int) -> None:
+    def began(self, conversation: str, seq: int) -> None:
         self._conversation = conversation
+        self._mine.began(seq)
         click.echo(f"conversation {conversation}", err=True)
 
     def held(self, _conversation: str, count: int) -> None:
@@ -99,16 +158,21 @@ class _Words:
     def changed(self, _seq: int, changes: list[Change]) -> None:
         for change in changes:
             match change:
-                case Put(Row(kind="assistant") as row):
-                    self._print(row.id, row.text)
+                case Put(row) if self._mine.has(row):
+                    self._put(row)
                 case Grow(name, offset, text) if self._printed.get(name) == offset:
                     self._print(name, text, offset)
-                case Put(Row(kind="tool") as row) if row.state != "waiting":
-                    self._aside(f"[{row.name} {row.state}]")
-                case Put(Row(kind="notice", text=text)):
-                    self._aside(one_line(text))
-                case Put(Row(kind="marker", state=state, text=text)) if state != "resumed":
-                    self._failed = one_line(text) or state
+
+    def _put(self, row: Row) -> None:
+        match row.kind:
+            case "assistant":
+                self._print(row.id, row.text)
+            case "tool" if row.state != "waiting":
+                self._aside(one_line(f"[{row.name} {row.state}]"))
+            case "notice":
+                self._aside(one_line(row.text))
+            case "marker" if row.state != "resumed":
+                self._failed = one_line(row.text) or row.state
 
     def _print(self, name: str, text: str, offset: int = 0) -> None:
         new = text[max(0, self._printed.get(name, 0) - offset) :]
@@ -137,9 +201,11 @@ class _Lines:
     """Every change as a line of JSON."""
 
     def __init__(self) -> None:
+        self._mine = _Mine()
         self._failed = False
 
     def began(self, conversation: str, seq: int) -> None:
+        self._mine.began(seq)
         click.echo(_encode({"type": "began", "conversation": conversation, "seq": seq}))
 
     def held(self, conversation: str, count: int) -> None:
@@ -149,7 +215,7 @@ class _Lines:
         for change in changes:
             click.echo(_encode({"seq": seq, **msgspec.to_builtins(change)}))
             match change:
-                case Put(Row(kind="marker", state=state)) if state != "resumed":
+                case Put(row) if self._mine.has(row) and row.kind == "marker" and row.state != "resumed":
                     self._failed = True
         sys.stdout.flush()
 
@@ -158,13 +224,19 @@ class _Lines:
 
 
 @contextlib.contextmanager
-def _stopping(task: asyncio.Task[int] | None) -> Iterator[None]:
-    """Ctrl-C and a polite kill stop the run, and what there is of it is kept."""
+def _stopping() -> Iterator[asyncio.Future[None]]:
+    """Ctrl-C and a polite kill stop the run, and what there is of it is kept. A second one changes nothing."""
     loop = asyncio.get_running_loop()
+    asked = loop.create_future()
+
+    def stop() -> None:
+        if not asked.done():
+            asked.set_result(None)
+
     for each in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(each, lambda: task.cancel() if task is not None else None)
+        loop.add_signal_handler(each, stop)
     try:
-        yield
+        yield asked
     finally:
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(each)

@@ -159,7 +159,8 @@ class AsyncJournal(Twin[Journal]):
                     after = page[-1].seq
                 else:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(hint.wait(), 1.0)
+                        async with asyncio.timeout(1.0):  # wait_for of Python 3.11 may swallow a cancel
+                            await hint.wait()
 
     async def wait(self, conversation: str, after: int, *, seconds: float) -> bool:
         """Wait until there is an event after this number. False when there was none in that time."""
@@ -175,7 +176,8 @@ class AsyncJournal(Twin[Journal]):
                 if left <= 0:
                     return False
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(hint.wait(), min(left, 1.0))
+                    async with asyncio.timeout(min(left, 1.0)):
+                        await hint.wait()
 
     async def apart(self, work: Callable[[], T]) -> T:
         """Run this on one of the facade's threads: for a caller that does several things with the journal at once."""

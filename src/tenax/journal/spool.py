@@ -18,6 +18,7 @@ import os
 import struct
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,6 +41,8 @@ _HEAD = struct.Struct("<II")  # the length of the body, and its checksum
 _END = bytes(_HEAD.size)
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _PIECE = bytes(1024 * 1024)
+_TRIES = 50
+_PAUSE_SECONDS = 0.01
 _flush = getattr(os, "fdatasync", os.fsync)  # macOS has only the second
 _held: set[str] = set()
 """The spools that this process holds: a POSIX lock does not keep a process from itself."""
@@ -75,9 +78,7 @@ class Spool:
         self._using = threading.Lock()
         self._file = -1
         with _explained(self._folder):
-            if make:
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = _hold(self._folder)
+            self._lock = _make(self._folder) if make else _hold(self._folder)
             try:
                 self._file = os.open(
                     self._folder / "spool", os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if make else 0), 0o600
@@ -87,6 +88,10 @@ class Spool:
                     for each in (self._folder, folder, folder.parent):
                         _flush_folder(each)
                 entries, self._end = self._scan(os.fstat(self._file).st_size)
+            except FileNotFoundError:
+                _remove_empty(self._folder)  # begun and not finished, or shipped meanwhile; the lock is ours
+                self._let_go()
+                raise
             except BaseException:
                 self._let_go()
                 raise
@@ -195,7 +200,7 @@ def left(folder: Path, alive: Callable[[str], bool]) -> list[Spool]:
             except StoreMisused:
                 continue  # somebody ships it, or it is not dead after all
             except FileNotFoundError:
-                _remove_empty(folder / name)  # begun and not finished, or shipped by somebody meanwhile
+                continue
             except StoreError as error:  # it stays, for a person to look at, and does not hold up the others
                 log.warning("%s", error, extra={"action": "spool_unreadable", "instance": name})
     except BaseException:
@@ -207,6 +212,21 @@ def left(folder: Path, alive: Callable[[str], bool]) -> list[Spool]:
 
 def _checksum(body: bytes) -> int:
     return zlib.crc32(body, len(body))
+
+
+def _make(folder: Path) -> int:
+    """Make the folder and take its lock, though a sweep may take an empty one away at any moment."""
+    for _ in range(_TRIES):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            return _hold(folder)
+        except FileNotFoundError:
+            continue
+        except StoreMisused:
+            if str(folder.resolve()) in _held or (folder / "spool").exists():
+                raise
+            time.sleep(_PAUSE_SECONDS)
+    raise StoreMisused(f"The spool {folder} is in use.", hint="leave it to who has it")
 
 
 def _hold(folder: Path) -> int:
@@ -225,6 +245,13 @@ def _hold(folder: Path) -> int:
         except OSError:
             os.close(descriptor)
             raise
+        try:
+            lost = os.stat(folder / "lock").st_ino != os.fstat(descriptor).st_ino  # noqa: PTH116  (beside fstat)
+        except FileNotFoundError:
+            lost = True
+        if lost:  # it was removed between opening and locking it: this is the lock of nothing
+            os.close(descriptor)
+            raise taken
         _held.add(name)
         return descriptor
 

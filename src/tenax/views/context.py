@@ -1,7 +1,7 @@
 """What a model sees, as a function of the journal.
 
 A message of a person stands where a run or a request *took* it, not where it was stored; the results of a step's tool
-calls stand together, once the last of them is there. Text that was cut off stands as the assistant's, with a note, unless
+calls stand together, once the last of them is there, and what others wrote meanwhile stands below them. Text that was cut off stands as the assistant's, with a note, unless
 the run went on and the step was asked again. So within an epoch the list of messages only grows at its end.
 
 `request` is what the next call is sent. Appending `model.requested` with the same inputs then puts exactly that in
@@ -10,7 +10,7 @@ place, so what a model saw can be folded again from the journal, byte for byte.
 
 from __future__ import annotations
 
-from bisect import insort
+import copy
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -24,12 +24,14 @@ from tenax.events import (
     ConversationCleared,
     ConversationRestored,
     ConversationRewound,
+    Event,
     MessageAssistant,
     MessagePartial,
     MessageSystem,
     MessageTool,
     MessageUser,
     ModelRequested,
+    RunFinished,
     RunLate,
     RunStarted,
     ToolFinished,
@@ -70,6 +72,8 @@ class Placed(msgspec.Struct, frozen=True, order=True):
     nth: int
     seqs: tuple[int, ...] = msgspec.field()
     message: Message = msgspec.field()
+    person: bool = False
+    """It is a message of a person, as it was written."""
 
     @property
     def last(self) -> int:
@@ -80,16 +84,28 @@ class _Step(msgspec.Struct):
     """An answer with calls, and the results that are there so far."""
 
     seq: int
+    run: str | None
     calls: tuple[ToolCall, ...]
     results: dict[str, tuple[int, str]] = {}
 
 
 class _Cut(msgspec.Struct, frozen=True):
-    """Text of a run that was cut off."""
+    """Text of a run that was cut off. `since` is where that is known from."""
 
     seq: int
     run: str | None
     text: str
+    since: int
+
+
+class _Gone(msgspec.Struct, frozen=True):
+    """What an undo or a clear took away, and where the summary stood then."""
+
+    items: list[Placed]
+    waiting: dict[int, MessageUser]
+    cuts: list[_Cut]
+    late: list[tuple[int, str]]
+    covered_to: int
 
 
 class Context:
@@ -105,21 +121,29 @@ class Context:
         self.covered_to = 0
         self.used = 0
         """How many tokens the last request and its answer took, in this epoch."""
-        self.kept_items = -1
-        """How many items there were when a compaction changed nothing."""
+        self.used_items = 0
+        """How many items those tokens are of."""
+        self.kept = False
+        """A compaction changed nothing, and no input was taken since."""
         self.summary: ContextSummarised | None = None
         self._given = {each.seq: each.event for each in given}
+        self._first = 0
         self._step: _Step | None = None
+        self._held: list[tuple[int, str | None, Event]] = []
+        """Messages that others wrote while calls had no result: they stand after it."""
+        self._cut_off: tuple[int, str | None] = (0, None)
+        """Where the last run was interrupted, while nothing has come after it."""
         self._cuts: list[_Cut] = []
         self._late: list[tuple[int, str]] = []
         self._summaries: dict[int, ContextSummarised | Unknown] = {}
-        self._killed: dict[int, tuple[list[Placed], dict[int, MessageUser], list[_Cut]]] = {}
+        self._killed: dict[int, _Gone] = {}
         self._unknown: set[int] = set()
         self._nth = 0
 
     def apply(self, recorded: Recorded) -> bool:
         """Take one event in. False: what it changes lies before the first event here, so fold anew from the store."""
         self.folded_to = seq = recorded.seq
+        self._first = self._first or seq
         step = _STEPS.get(recorded.kind)
         if step is None:
             return True
@@ -133,6 +157,11 @@ class Context:
         """Whether the text of this input is here; otherwise give it with `know` before it is taken."""
         return seq in self.waiting or seq in self._unknown
 
+    @property
+    def erased_inputs(self) -> set[int]:
+        """Messages of people that were erased and that nothing has taken; they may have asked for an answer."""
+        return self._unknown
+
     def know(self, recorded: Recorded) -> None:
         event = recorded.event
         if isinstance(event, MessageUser):
@@ -145,65 +174,102 @@ class Context:
         return [each.message for each in self.items] + self.end(inputs)
 
     def end(self, inputs: Sequence[int]) -> list[Message]:
-        """What the next request has after `items`."""
-        after = [message for _, message in self._closing(self.folded_to + 1)]
-        after += [Message("user", (Text(text),)) for _, text in self._late]
-        return after + [self._input(seq) for seq in inputs]
+        """What the next request has after `items`: what `model.requested` will put there."""
+        then = copy.copy(self)
+        then.items, then.waiting, then._unknown = [], dict(self.waiting), set(self._unknown)  # noqa: SLF001  (our own)
+        asked = ModelRequested(self.folded_to, "", "", 0.0, list(inputs))
+        then._requested(self.folded_to + 1, None, asked)  # noqa: SLF001
+        return [each.message for each in then.items]
 
     @property
-    def open_step(self) -> bool:
-        """Whether calls of the last answer still have no result."""
-        return self._step is not None
+    def open_step(self) -> int:
+        """Where the answer stands whose calls still have no result, or 0."""
+        return self._step.seq if self._step is not None else 0
+
+    @property
+    def unplaced(self) -> int:
+        """Where the first event stands that has no place yet: an input that waits, text that was cut off. Or 0."""
+        return min(
+            (*self.waiting, *(cut.seq for cut in self._cuts), *(seq for seq, _ in self._late)), default=0
+        )
+
+    def parted(self, covers_to: int) -> list[int]:
+        """Events up to here whose place is after it, or that have none yet: a summary of all up to here would lose them.
+
+        Inputs are among them; their text is found again by the event that takes them.
+        """
+        pending = (
+            [cut.seq for cut in self._cuts] + [at for at, _ in self._late] + [at for at, *_ in self._held]
+        )
+        found = [*pending, self.open_step or covers_to + 1]
+        for n, each in enumerate(self.items):
+            if each.place > covers_to:
+                found += (
+                    *each.seqs,
+                    *(self.items[n - 1].seqs if n and each.message.role == "results" else ()),
+                )
+        return [seq for seq in found if seq <= covers_to]
 
     # -- placing ---------------------------------------------------------------------------------------------
 
-    def _put(self, place: int, seqs: tuple[int, ...], message: Message) -> None:
+    def _put(self, place: int, seqs: tuple[int, ...], message: Message, *, person: bool = False) -> None:
         self._nth += 1
-        self.items.append(Placed(place, self._nth, seqs, message))
+        if self.items:
+            place = max(place, self.items[-1].place)
+        self.items.append(Placed(place, self._nth, seqs, message, person))
+
+    def _say(self, seq: int, run: str | None, event: Event, message: Message) -> None:
+        """Put a message that nothing takes, but never between a call and its result."""
+        if self._step is not None:
+            self._held.append((seq, run, event))
+        else:
+            self._put(seq, (seq,), message, person=isinstance(event, MessageUser))
 
     def _input(self, seq: int) -> Message:
         event = self.waiting.get(seq)
         return Message("user", tuple(event.parts) if event is not None else (Text(ERASED),))
 
-    def _closing(self, seq: int) -> list[tuple[tuple[int, ...], Message]]:
-        """The results of a step that ended without all of them."""
-        step = self._step
-        if step is None:
-            return []
-        found = [step.results.get(call.id, (seq, NO_RESULT)) for call in step.calls]
-        parts = tuple(
-            ToolResult(call.id, text, call.name) for call, (_, text) in zip(step.calls, found, strict=True)
-        )
-        return [(tuple(at for at, _ in found), Message("results", parts))]
-
     def _close_step(self, seq: int) -> None:
-        for seqs, message in self._closing(seq):
-            self._put(seq, seqs, message)
-        self._step = None
+        """Put the results of the open step, whether or not all of them are there, and then what was held meanwhile."""
+        step, self._step = self._step, None
+        if step is not None:
+            found = [step.results.get(call.id, (seq, NO_RESULT)) for call in step.calls]
+            parts = tuple(
+                ToolResult(call.id, text, call.name)
+                for call, (_, text) in zip(step.calls, found, strict=True)
+            )
+            self._put(seq, tuple(at for at, _ in found), Message("results", parts))
+        held, self._held = self._held, []
+        for at, run, event in held:
+            getattr(self, _STEPS[event.kind])(at, run, event)
 
     # -- messages --------------------------------------------------------------------------------------------
 
-    def _user(self, seq: int, _run: str | None, event: MessageUser) -> None:
+    def _user(self, seq: int, run: str | None, event: MessageUser) -> None:
         if event.ask:
             self.waiting[seq] = event
         else:
-            self._put(seq, (seq,), Message("user", tuple(event.parts)))
+            self._say(seq, run, event, Message("user", tuple(event.parts)))
 
-    def _system(self, seq: int, _run: str | None, event: MessageSystem) -> None:
-        self._put(seq, (seq,), Message("system", tuple(event.parts)))
+    def _system(self, seq: int, run: str | None, event: MessageSystem) -> None:
+        self._say(seq, run, event, Message("system", tuple(event.parts)))
 
-    def _assistant(self, seq: int, _run: str | None, event: MessageAssistant) -> None:
+    def _assistant(self, seq: int, run: str | None, event: MessageAssistant) -> None:
+        if run is None and self._step is not None and self._step.run is not None:
+            self._held.append((seq, run, event))
+            return
         self._close_step(seq)
         self._cuts = []
         if event.usage is not None:
             self.used = event.usage.input + event.usage.output
         parts = (*event.parts, *_foreign_calls(event.extra))
         self._put(seq, (seq,), Message("assistant", parts or (Text(""),)))
+        self.used_items = len(self.items)
         calls = tuple(part for part in parts if isinstance(part, ToolCall))
         if calls:
-            self._step = _Step(seq, calls, {})
+            self._step = _Step(seq, run, calls, {})
 
-    def _tool_message(self, seq: int, _run: str | None, event: MessageTool) -> None:
+    def _tool_message(self, seq: int, run: str | None, event: MessageTool) -> None:
         """A result that was stored as a message, by a program of its own."""
         for part in event.parts:
             if isinstance(part, ToolResult):
@@ -211,7 +277,7 @@ class Context:
                     self._result(seq, part.call, part.text)
                 else:
                     said = f"[{part.name or 'A tool'} answered:]\n{part.text}"
-                    self._put(seq, (seq,), Message("user", (Text(said),)))
+                    self._say(seq, run, event, Message("user", (Text(said),)))
 
     def _finished(self, seq: int, _run: str | None, event: ToolFinished) -> None:
         if self._step is not None and self._step.seq == event.message:
@@ -230,11 +296,14 @@ class Context:
         )
 
     def _partial(self, seq: int, run: str | None, event: MessagePartial) -> None:
-        self._cuts.append(_Cut(seq, run, text_of(event.parts)))
+        self._cuts.append(_Cut(seq, run, text_of(event.parts), seq))
 
     def _run_late(self, seq: int, run: str | None, event: RunLate) -> None:
-        if event.what == "token" and any(cut.run == run for cut in self._cuts):
-            self._cuts.append(_Cut(seq, run, str(event.payload.get("text", ""))))
+        known = [cut.since for cut in self._cuts if cut.run == run]
+        if run == self._cut_off[1]:
+            known.append(self._cut_off[0])
+        if event.what == "token" and known:
+            self._cuts.append(_Cut(seq, run, str(event.payload.get("text", "")), max(known)))
 
     # -- runs and requests -----------------------------------------------------------------------------------
 
@@ -248,20 +317,42 @@ class Context:
             for at, text in texts.values():
                 if text:
                     self._put(seq, (at,), Message("assistant", (Text(text + CUT_NOTE),)))
-        self._cuts = []
+        self._cuts, self._cut_off = [], (0, None)
         self._take(seq, event.inputs)
 
+    def _run_finished(self, seq: int, run: str | None, event: RunFinished) -> None:
+        self._cut_off = (seq, run) if event.outcome == "interrupted" else (0, None)
+
     def _requested(self, seq: int, _run: str | None, event: ModelRequested) -> None:
-        self._close_step(seq)
+        upto = event.folded_to
+        since = [each for each in self.items if each.place > upto]  # it came while the request was on its way
+        del self.items[len(self.items) - len(since) :]
+        if self._step is not None and self._step.seq <= upto:
+            held = [each for each in self._held if each[0] > upto]
+            self._held = [each for each in self._held if each[0] <= upto]
+            self._close_step(seq)
+            since += self._apart(held)
         for at, text in self._late:
-            self._put(seq, (at,), Message("user", (Text(text),)))
-        self._late = []
+            if at <= upto:
+                self._put(seq, (at,), Message("user", (Text(text),)))
+        self._late = [each for each in self._late if each[0] > upto]
         self._cuts = []
         self._take(seq, event.inputs)
+        for each in since:
+            self._put(seq, each.seqs, each.message, person=each.person)
+
+    def _apart(self, held: list[tuple[int, str | None, Event]]) -> list[Placed]:
+        """What these would be as items."""
+        items, self.items = self.items, []
+        for at, run, event in held:
+            getattr(self, _STEPS[event.kind])(at, run, event)
+        apart, self.items = self.items, items
+        return apart
 
     def _take(self, place: int, inputs: Sequence[int]) -> None:
         for seq in inputs:
-            self._put(place, (seq,), self._input(seq))
+            self.kept = False
+            self._put(place, (seq,), self._input(seq), person=seq in self.waiting)
             self.waiting.pop(seq, None)
             self._unknown.discard(seq)
 
@@ -273,7 +364,7 @@ class Context:
             self.items = [_trimmed(each, event.trimmed_to) for each in self.items]
 
     def _kept(self, _seq: int, _run: str | None, _event: ContextKept) -> None:
-        self.kept_items = len(self.items)
+        self.kept = True
 
     def _summarised(self, seq: int, _run: str | None, event: ContextSummarised) -> None:
         self._summaries[seq] = event
@@ -284,17 +375,21 @@ class Context:
         kept = set(summary.kept) if summary is not None else set()
         before = [each for each in self.items if each.place <= event.covers_to]
         stays = [each for each in before if kept & set(each.seqs)]
-        here = {each for item in stays for each in item.seqs}
+        here = {each for item in self.items for each in item.seqs} | set(self.waiting)
         for each in sorted(kept - here):
             given = self._given.get(each)
             if isinstance(given, MessageUser):
                 self._nth += 1
-                stays.append(Placed(each, self._nth, (each,), Message("user", tuple(given.parts))))
+                stays.append(Placed(each, self._nth, (each,), Message("user", tuple(given.parts)), True))
         words = text_of(summary.parts) if summary is not None else ERASED
         first = Placed(0, 0, (event.summary,), Message("user", (Text(fenced(words)),)))
         self.items = [first, *sorted(stays), *(each for each in self.items if each.place > event.covers_to)]
         self.covered_to, self.summary, self.epoch, self.opened = event.covers_to, summary, seq, None
-        self.used = 0
+        self.used, self.kept = 0, False
+        self._cuts = [each for each in self._cuts if each.since > event.covers_to]
+        self._late = [each for each in self._late if each[0] > event.covers_to]
+        if self._cut_off[0] <= event.covers_to:
+            self._cut_off = (0, None)
 
     # -- edits -----------------------------------------------------------------------------------------------
 
@@ -303,29 +398,58 @@ class Context:
 
     def _cleared(self, seq: int, _run: str | None, _event: ConversationCleared) -> None:
         self._kill(seq, 0)
+        self.opened = self.summary = None
+        if seq == self._first:  # what it took away lies before the first event here
+            del self._killed[seq]
 
     def _kill(self, by: int, after: int) -> None:
-        items = [each for each in self.items if each.last > after]
+        self._close_step(by)
+        gone, stay = [], []
+        for n, each in enumerate(self.items):
+            if each.last <= after:
+                stay.append(each)
+                continue
+            gone.append(each)
+            if each.message.role == "results" and stay and stay[-1] is self.items[n - 1]:
+                stay.append(_without(each, after, stay[-1].last))
         waiting = {seq: event for seq, event in self.waiting.items() if seq > after}
-        cuts = [each for each in self._cuts if each.seq > after]
-        self._killed[by] = (items, waiting, cuts)
-        self.items = [each for each in self.items if each.last <= after]
+        cuts, late = (
+            [cut for cut in self._cuts if cut.seq > after],
+            [each for each in self._late if each[0] > after],
+        )
+        self._killed[by] = _Gone(gone, waiting, cuts, late, self.covered_to)
+        self.items = stay
         self.waiting = {seq: event for seq, event in self.waiting.items() if seq <= after}
-        self._cuts = [each for each in self._cuts if each.seq <= after]
-        if self._step is not None and self._step.seq > after:
-            self._step = None
-        self.epoch = by
+        self._cuts = [cut for cut in self._cuts if cut.seq <= after]
+        self._late = [each for each in self._late if each[0] <= after]
+        if self._cut_off[0] > after:
+            self._cut_off = (0, None)
+        self._edited(by)
 
     def _restored(self, seq: int, _run: str | None, event: ConversationRestored) -> bool:
-        if event.of not in self._killed:
+        self._close_step(seq)
+        self._edited(seq)
+        gone = self._killed.pop(event.of, None)
+        if gone is None:
             return False
-        items, waiting, cuts = self._killed.pop(event.of)
-        for item in items:
-            insort(self.items, item, key=lambda each: (each.place, each.nth))
-        self.waiting = dict(sorted({**self.waiting, **waiting}.items()))
-        self._cuts = sorted([*self._cuts, *cuts], key=lambda cut: cut.seq)
-        self.epoch = seq
+        after = 0 if gone.covered_to == self.covered_to else self.covered_to
+        back = [each for each in gone.items if each.place > after or not after]
+        nths = {each.nth for each in back}
+        items = sorted([*back, *(each for each in self.items if each.nth not in nths)])
+        self.items = [
+            each
+            for n, each in enumerate(items)
+            if each.message.role != "results" or _answers(items[n - 1 : n])
+        ]
+        self.waiting = dict(sorted({**self.waiting, **gone.waiting}.items()))
+        self._cuts = sorted(
+            [*self._cuts, *(cut for cut in gone.cuts if cut.seq > after)], key=lambda cut: cut.seq
+        )
+        self._late = sorted([*self._late, *(each for each in gone.late if each[0] > after)])
         return True
+
+    def _edited(self, seq: int) -> None:
+        self.epoch, self.used, self.kept = seq, 0, False
 
     def _erased(self, seq: int, _run: str | None, _event: ContentErased) -> bool:
         """Erasure reaches everything derived, so it is folded anew from what is left in the store."""
@@ -352,6 +476,7 @@ _STEPS: dict[str, str] = {
     ToolFinished.kind: "_finished",
     ToolLate.kind: "_tool_late",
     RunStarted.kind: "_started",
+    RunFinished.kind: "_run_finished",
     ModelRequested.kind: "_requested",
     ContextOpened.kind: "_opened",
     ContextKept.kind: "_kept",
@@ -371,6 +496,24 @@ def fenced(summary: str) -> str:
         "<summary>\nWhat was said before, in short. It is a record to look things up in, not an instruction.\n\n"
         f"{words}\n</summary>"
     )
+
+
+def _answers(before: Sequence[Placed]) -> bool:
+    """Whether results can stand after this."""
+    return bool(before) and any(isinstance(part, ToolCall) for part in before[0].message.parts)
+
+
+def _without(placed: Placed, after: int, at: int) -> Placed:
+    """Results without those that came after a seq; `at` stands for them."""
+    pairs = list(zip(placed.seqs, placed.message.parts, strict=True))
+    parts = tuple(
+        msgspec.structs.replace(part, text=NO_RESULT)
+        if seq > after and isinstance(part, ToolResult)
+        else part
+        for seq, part in pairs
+    )
+    seqs = tuple(seq if seq <= after else at for seq, _ in pairs)
+    return msgspec.structs.replace(placed, seqs=seqs, message=Message("results", parts))
 
 
 def _trimmed(placed: Placed, upto: int) -> Placed:

@@ -110,6 +110,10 @@ class Transcript:
         self._resumes: dict[str, str] = {}
         self._runs_rows: dict[str, list[str]] = {}
         self._seqs: dict[str, int] = {}
+        self._adds: dict[int, str] = {}
+        """Events that gave their text to a row of another: its name."""
+        self._answered_for: set[str] = set()
+        """Runs that another went on with, and answered."""
         self._killed: dict[int, dict[str, Row]] = {}
         self._changes: list[Change] = []
 
@@ -228,10 +232,12 @@ class Transcript:
     def _tool_started(self, _recorded: Recorded, event: ToolStarted) -> None:
         self._alter(f"{event.message}:{event.call}", state="running")
 
-    def _tool_finished(self, _recorded: Recorded, event: ToolFinished) -> None:
+    def _tool_finished(self, recorded: Recorded, event: ToolFinished) -> None:
+        self._adds[recorded.seq] = f"{event.message}:{event.call}"
         self._alter(f"{event.message}:{event.call}", state=event.outcome, text=event.text)
 
-    def _tool_late(self, _recorded: Recorded, event: ToolLate) -> None:
+    def _tool_late(self, recorded: Recorded, event: ToolLate) -> None:
+        self._adds[recorded.seq] = f"{event.message}:{event.call}"
         self._alter(f"{event.message}:{event.call}", state=event.outcome, text=event.text, late=True)
 
     # -- runs ------------------------------------------------------------------------------------------------
@@ -268,6 +274,7 @@ class Transcript:
         while (
             run := self._resumes.get(run, "")
         ) != "":  # it answered: what the earlier attempts wrote is folded away
+            self._answered_for.add(run)
             for name in self._runs_rows.get(run, ()):
                 row = self._rows.get(name)
                 if row is not None and row.kind == "assistant" and row.state == "cut":
@@ -281,10 +288,12 @@ class Transcript:
         match event.what:
             case "token":
                 if mine and mine[-1].kind == "assistant":
+                    self._adds[recorded.seq] = mine[-1].id
                     self._alter(mine[-1].id, text=mine[-1].text + text)
                     return
+                state = "earlier" if run in self._answered_for else "cut"
                 self._put(
-                    recorded, name, kind="assistant", key=key, text=text, state="cut", run=run, late=True
+                    recorded, name, kind="assistant", key=key, text=text, state=state, run=run, late=True
                 )
             case "tool":
                 arguments = msgspec.json.encode(event.payload.get("args", {})).decode()
@@ -295,6 +304,7 @@ class Transcript:
                 tool = str(event.payload.get("name", ""))
                 for row in reversed(mine):
                     if row.kind == "tool" and row.state == "running" and row.name == tool:
+                        self._adds[recorded.seq] = row.id
                         failed = bool(event.payload.get("is_error"))
                         self._alter(row.id, state="failed" if failed else "done", text=text)
                         return
@@ -325,8 +335,23 @@ class Transcript:
 
     def _erased(self, _recorded: Recorded, event: ContentErased) -> None:
         seqs = set(event.seqs)
-        for name in [each for each, seq in self._seqs.items() if seq in seqs]:
-            self._alter(name, text="", thought="", arguments="", parts=(), erased=True)
+        names = {name for name, seq in self._seqs.items() if seq in seqs}
+        names |= {name for seq, name in self._adds.items() if seq in seqs}
+        for name in sorted(names):
+            self._alter(name, **_BLANK)
+            for gone in self._killed.values():
+                if name in gone:
+                    gone[name] = msgspec.structs.replace(gone[name], **_BLANK)
+
+
+_BLANK: dict[str, Any] = {
+    "text": "",
+    "thought": "",
+    "arguments": "",
+    "touches": "",
+    "parts": (),
+    "erased": True,
+}
 
 
 def _marker(run: str) -> str:

@@ -13,7 +13,9 @@ import msgspec
 from tenax.events import (
     ApprovalAnswered,
     ApprovalAsked,
+    ContextCompacted,
     ConversationCleared,
+    ConversationRestored,
     ConversationRewound,
     MessageAssistant,
     MessagePartial,
@@ -80,6 +82,8 @@ class OpenRun(msgspec.Struct):
     stop: bool = False
     finished: Literal["", "completed", "failed", "cancelled", "interrupted"] = ""
     finished_at: int = 0
+    ended: int = 0
+    """The seq of its end."""
     sealed: bool = False
     recovered: Literal["", "recovered", "neutral"] = ""
 
@@ -102,11 +106,17 @@ class Turns:
         """Tools that the person allowed for this conversation."""
         self.newest_person = 0
         """The last input of a person."""
+        self._killed: dict[int, dict[int, MessageUser]] = {}
 
     def apply(self, recorded: Recorded) -> None:
         step = _STEPS.get(recorded.kind)
-        if step is not None and not isinstance(event := recorded.event, Unknown):
+        if step is None:
+            return
+        event = recorded.event
+        if not isinstance(event, Unknown):
             getattr(self, step)(recorded, event)
+        elif recorded.kind in _OF_A_STEP and (run := self._of(recorded)) is not None:
+            run.step = None  # erased: which call it was is not known, and none of them is made a second time
 
     @property
     def steers(self) -> list[int]:
@@ -211,7 +221,7 @@ class Turns:
     def _finished(self, recorded: Recorded, event: RunFinished) -> None:
         run = self._of(recorded)
         if run is not None:
-            run.finished, run.finished_at = event.outcome, recorded.at
+            run.finished, run.finished_at, run.ended = event.outcome, recorded.at, recorded.seq
             self.last = run
             if self.run is run:
                 self.run = None
@@ -224,15 +234,28 @@ class Turns:
         if (run := self._of(recorded)) is not None:
             run.recovered = event.state
 
-    def _rewound(self, _recorded: Recorded, event: ConversationRewound) -> None:
-        self.waiting = {seq: each for seq, each in self.waiting.items() if seq <= event.to}
-        if self.last is not None and self.last.seq > event.to:
+    def _compacted(self, _recorded: Recorded, event: ContextCompacted) -> None:
+        if self.last is not None and self.last.ended <= event.covers_to:
             self.last = None
 
-    def _cleared(self, _recorded: Recorded, _event: ConversationCleared) -> None:
-        self.waiting, self.last = {}, None
+    def _rewound(self, recorded: Recorded, event: ConversationRewound) -> None:
+        self._kill(recorded.seq, event.to)
+
+    def _cleared(self, recorded: Recorded, _event: ConversationCleared) -> None:
+        self._kill(recorded.seq, 0)
+
+    def _kill(self, by: int, after: int) -> None:
+        """After an edit no run is gone on with: what it stood on may be another."""
+        self._killed[by] = {seq: each for seq, each in self.waiting.items() if seq > after}
+        self.waiting = {seq: each for seq, each in self.waiting.items() if seq <= after}
+        self.last = None
+
+    def _restored(self, _recorded: Recorded, event: ConversationRestored) -> None:
+        self.waiting = dict(sorted({**self.waiting, **self._killed.pop(event.of, {})}.items()))
+        self.last = None
 
 
+_OF_A_STEP = frozenset({MessageAssistant.kind, ToolFinished.kind, ToolLate.kind})
 _STEPS: dict[str, str] = {
     MessageUser.kind: "_user",
     RunStarted.kind: "_started",
@@ -250,6 +273,8 @@ _STEPS: dict[str, str] = {
     RunFinished.kind: "_finished",
     RunSealed.kind: "_sealed",
     RunRecovered.kind: "_recovered",
+    ContextCompacted.kind: "_compacted",
+    ConversationRestored.kind: "_restored",
     ConversationRewound.kind: "_rewound",
     ConversationCleared.kind: "_cleared",
 }

@@ -1,0 +1,253 @@
+"""Random but valid conversations, made by driving a real journal in memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from tenax.errors import Refused, TenaxError
+from tenax.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    Blob,
+    ContextKept,
+    ContextOpened,
+    ConversationCleared,
+    ConversationOpened,
+    ConversationRestored,
+    ConversationRewound,
+    Event,
+    MessageAssistant,
+    MessagePartial,
+    MessageSystem,
+    MessageTool,
+    MessageUser,
+    ModelFailed,
+    ModelRequested,
+    ReplyDelta,
+    RunFinished,
+    RunLate,
+    RunRecovered,
+    RunSealed,
+    RunStarted,
+    ToolFinished,
+    ToolLate,
+    ToolStarted,
+    Usage,
+)
+from tenax.journal import Journal
+from tenax.journal.base import Recorded
+from tenax.parts import Text, ToolCall, ToolResult
+from tenax.sessions import SessionDB
+from tenax.views.context import Context
+from tenax.views.turns import Turns
+
+TALK = "c_talk"
+
+
+class Driver:
+    """One conversation. Each operation appends what a writer could append now, or nothing."""
+
+    def __init__(self, journal: Journal, chance: random.Random) -> None:
+        self.journal = journal
+        self.chance = chance
+        self.db = SessionDB(journal=journal)
+        self.words = 0
+        self.edits: list[int] = []
+        self.requests: list[int] = []
+        self.append(ConversationOpened(journal.user or "", "s_0"))
+
+    def append(self, *events: Event, run: str | None = None) -> list[Recorded]:
+        return self.journal.append(TALK, events, run=run)
+
+    def say(self) -> str:
+        self.words += 1
+        return f"w{self.words} " + "x" * self.chance.choice([0, 3, 700])
+
+    def events(self) -> list[Recorded]:
+        return self.journal.read(TALK, limit=5000)
+
+    def turns(self) -> Turns:
+        turns = Turns()
+        for each in self.events():
+            turns.apply(each)
+        return turns
+
+    def head(self) -> int:
+        return self.journal.head(TALK).head
+
+    # -- what people and other programs do -------------------------------------------------------------------
+
+    def message(self) -> None:
+        self.append(MessageUser([Text(self.say())]))
+
+    def ask(self) -> None:
+        how = self.chance.choice(["queue", "steer", "queue"])
+        self.append(MessageUser([Text(self.say())], ask=True, how=how))  # type: ignore[arg-type]
+
+    def foreign(self) -> None:
+        kind = self.chance.randrange(4)
+        if kind == 0:
+            self.append(MessageSystem([Text(self.say())]))
+        elif kind == 1:
+            self.append(MessageAssistant([Text(self.say())]))
+        elif kind == 2:
+            self.append(MessageTool([ToolResult("nobody", self.say(), "clock")]))
+        else:
+            self.append(MessageAssistant([Text(self.say()), ToolCall(f"f{self.words}", "clock", "{}")]))
+            call = f"f{self.words}"
+            if self.chance.random() < 0.5:
+                self.message()
+            self.append(MessageTool([ToolResult(call, self.say(), "clock")]))
+
+    def undo(self) -> None:
+        self.edits += [self.append(ConversationRewound(self.head() - self.chance.randrange(1, 12)))[0].seq]
+
+    def clear(self) -> None:
+        self.edits += [self.append(ConversationCleared())[0].seq]
+
+    def restore(self) -> None:
+        if self.edits:
+            self.append(ConversationRestored(self.edits.pop(self.chance.randrange(len(self.edits)))))
+
+    def erase(self) -> None:
+        seqs = [
+            each.seq
+            for each in self.events()
+            if "parts" in (each.body or b"").decode() or "text" in each.kind
+        ]
+        if seqs:
+            self.db.journal.erase(TALK, [self.chance.choice(seqs)], by="ada")
+
+    def compact(self) -> None:
+        stretch, head = self.journal.head(TALK).stretch, self.head()
+        if stretch is not None:
+            covers = max(1, head - self.chance.randrange(8))
+            context = Context()
+            for each in self.events():
+                context.apply(each)
+            persons = [item for item in context.items if item.person and item.place <= covers]
+            kept = persons[-1].seqs if persons and self.chance.random() < 0.5 else ()
+            self.db.rotate(stretch, summary=f"summary {self.say()}", covers_to=covers, kept=kept)
+
+    # -- what runs do ----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        turns = self.turns()
+        if turns.run is None and turns.waiting:
+            self.append(RunStarted(list(turns.waiting)[:1]), run=f"r{self.head()}")
+
+    def resume(self) -> None:
+        before = self.turns().resumable
+        if before is not None:
+            self.append(RunStarted([], before.id, before.started.attempt + 1), run=f"r{self.head()}")
+
+    def step(self) -> None:
+        """The next thing that the open run would do."""
+        turns = self.turns()
+        run = turns.run
+        if run is None:
+            self.start()
+        elif run.request:
+            self.answer(run.request, run.said, run.id)
+        elif run.step is not None and run.step.open:
+            self.use_tool()
+        elif run.answered:
+            self.append(RunFinished("completed"), run=run.id)
+        else:
+            self.request(turns)
+
+    def request(self, turns: Turns) -> None:
+        assert turns.run is not None
+        head = self.head()
+        if self.chance.random() < 0.2:
+            self.foreign()  # it comes between the fold and the append
+        if self.chance.random() < 0.15:
+            self.append(ContextOpened("start", "m", Blob("a" * 64), Blob("b" * 64)), run=turns.run.id)
+            head = self.head()
+        asked = ModelRequested(head, "", "m", 1.0, turns.steers)
+        self.requests += [self.append(asked, run=turns.run.id)[0].seq]
+
+    def answer(self, request: int, said: str, run: str) -> None:
+        match self.chance.randrange(8):
+            case 0 | 1:
+                self.append(ReplyDelta(request, len(said), "some words "))
+            case 2:
+                events: list[Event] = [MessagePartial([Text(said)], request)] if said else []
+                self.append(*events, ModelFailed(request, "dropped", "It broke.", 0.0), run=run)
+            case 3:
+                self.append(MessageAssistant([Text(self.say())], request, "m", Usage(10, 5)), run=run)
+            case _:
+                calls = [ToolCall(f"k{n}", "clock", "{}") for n in range(self.chance.randrange(1, 4))]
+                self.append(MessageAssistant([Text(self.say()), *calls], request, "m", Usage(20, 5)), run=run)
+
+    def use_tool(self) -> None:
+        turns = self.turns()
+        run = turns.run
+        if run is None or run.step is None or not run.step.open:
+            return
+        each = self.chance.choice(run.step.open)
+        at, call = run.step.message, each.call.id
+        match self.chance.randrange(4):
+            case 0 if each.asked is None:
+                self.append(ApprovalAsked(at, call, "clock", "{}", "the clock"), run=run.id)
+            case 1 if each.asked is not None and each.answered is None:
+                self.append(ApprovalAnswered(at, call, self.chance.choice(["once", "no"])), run=run.id)
+            case 2 if each.started is None:
+                self.append(ToolStarted(at, call, "clock", "once", 5.0), run=run.id)
+            case _:
+                self.append(ToolFinished(at, call, "done", self.say()), run=run.id)
+
+    def end(self) -> None:
+        run = self.turns().run
+        if run is not None:
+            partial: list[Event] = (
+                [MessagePartial([Text(run.said)], run.request)] if run.request and run.said else []
+            )
+            outcome = self.chance.choice(["interrupted", "interrupted", "failed", "cancelled"])
+            self.append(*partial, RunFinished(outcome, "why"), run=run.id)  # type: ignore[arg-type]
+
+    def late(self) -> None:
+        runs = [each for each in self.turns().runs.values() if each.finished]
+        if not runs:
+            return
+        run = self.chance.choice(runs[-2:])
+        state = self.journal.run(TALK, run.id)
+        index = state.late if state is not None else 0
+        match self.chance.randrange(5):
+            case 0 if run.step is not None:
+                call = self.chance.choice(list(run.step.calls))
+                self.append(ToolLate(run.step.message, call, "done", self.say()), run=run.id)
+            case 1:
+                self.append(RunLate(index, "tool", {"name": "clock", "args": {}}), run=run.id)
+            case 2:
+                self.append(RunLate(index, "tool_complete", {"name": "clock", "text": "noon"}), run=run.id)
+            case 3:
+                self.append(RunSealed(), RunRecovered("recovered"), run=run.id)
+            case _:
+                self.append(RunLate(index, "token", {"text": self.say()}), run=run.id)
+
+    def keep(self) -> None:
+        self.append(ContextKept("It was no shorter.", self.head()))
+
+    # -- all of it -------------------------------------------------------------------------------------------
+
+    def drive(self, operations: Sequence[str], after: Callable[[], None] | None = None) -> None:
+        for name in operations:
+            try:
+                getattr(self, name)()
+            except (Refused, TenaxError):
+                continue  # it was not the time for that
+            if after is not None:
+                after()
+
+
+OPERATIONS = (
+    *("message", "foreign", "undo", "undo", "restore", "restore", "clear", "erase", "compact", "keep"),
+    *("ask",) * 4,
+    *("end",) * 4,
+    *("late",) * 4,
+    *("resume",) * 5,
+    *("step",) * 24,
+)
+QUIET = tuple(each for each in OPERATIONS if each != "erase")

@@ -1,0 +1,685 @@
+"""Runs in one process: what waits, what steers, what stops, what is asked, what fails, and what a model was sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tenax
+from tenax.agent import Limits
+from tenax.config import Config
+from tenax.errors import InvalidInput
+from tenax.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    ConversationOpened,
+    ConversationRestored,
+    ConversationRewound,
+    MessagePartial,
+    MessageUser,
+    ModelFailed,
+    ModelRequested,
+    ReplyDelta,
+    RunFinished,
+    RunStarted,
+    RunStop,
+    ToolFinished,
+    ToolStarted,
+)
+from tenax.journal import LOCAL_USER
+from tenax.journal.base import Entry
+from tenax.journal.check import verify
+from tenax.models import Call, Piece, Reply, Script, ScriptedModel, Trouble, Words, connect
+from tenax.parts import Text
+from tenax.runner import Policy
+from tenax.testing import Provider, SimClock
+from tenax.testing.contract.base import begin
+from tenax.views.context import CUT_NOTE
+from tests.models.talk import APIS, settings
+from tests.support.runs import (
+    Hands,
+    Note,
+    brief,
+    config_of,
+    events_of,
+    lines,
+    outcomes,
+    prose,
+    settled,
+    told,
+    until,
+)
+
+QUICK = Limits(pause=0.01, retries=2)
+WRITE = Reply(calls=[Call("note", {"text": "milk"})])
+
+
+@pytest.fixture
+def config(store_url: str, tmp_path: Path) -> Config:
+    return config_of(store_url, tmp_path)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    return tmp_path / "notes.txt"
+
+
+def hands(config: Config, script: Any, *tools: Note, limits: Limits = QUICK, **more: Any) -> Hands:
+    """A runtime that plays a script."""
+    models = [script if isinstance(script, ScriptedModel) else ScriptedModel(script)]
+    return Hands(config, models=models, limits=limits, **more).with_tools(*tools)
+
+
+async def proved(runtime: Hands) -> None:
+    """The store can prove itself."""
+    report = await asyncio.to_thread(verify, runtime.journal.journal)
+    assert report.problems == []
+
+
+# -- messages while a run is busy ------------------------------------------------------------------------------
+
+
+async def test_five_queued_messages_are_all_answered_in_order(config: Config) -> None:
+    """They come while the first answer is being written; each gets a run and an answer of its own."""
+    script = [Reply(words=f"answer {n}", pause=0.02) for n in range(5)]
+    async with hands(config, script) as runtime:
+        name = await runtime.new()
+        seqs = [(await runtime.submit(name, "question 0")).seq]
+        await until(runtime, name, "model.requested")
+        seqs += [(await runtime.submit(name, f"question {n}")).seq for n in range(1, 5)]
+        await settled(runtime, name, seqs[-1])
+        rows = brief(await runtime.transcript(name))
+        each = [(("user", "", f"question {n}"), ("assistant", "", f"answer {n}")) for n in range(5)]
+        assert rows == [row for pair in each for row in pair]
+        assert [each.inputs for each in await told(runtime, name, RunStarted)] == [[seq] for seq in seqs]
+        await proved(runtime)
+
+
+async def test_a_steer_stands_in_the_very_next_request_of_the_running_run(
+    config: Config, notes: Path
+) -> None:
+    """It comes while a tool works; the next request of the same run ends with it, and no run of its own follows."""
+    go = asyncio.Event()
+    model = ScriptedModel([WRITE, "with cream"])
+    async with hands(config, model, Note(notes, wait=go.wait)) as runtime:
+        name = await runtime.new()
+        seq = (await runtime.submit(name, "write milk")).seq
+        await until(runtime, name, "tool.started")
+        steer = (await runtime.submit(name, "make it cream", how="steer")).seq
+        go.set()
+        await settled(runtime, name, seq)
+        assert len(model.bodies) == 2
+        assert b"make it cream" not in model.bodies[0]
+        assert model.bodies[1].index(b"noted milk") < model.bodies[1].index(b"make it cream")
+        assert [each.inputs for each in await told(runtime, name, ModelRequested)] == [[], [steer]]
+        assert await outcomes(runtime, name) == ["completed"]
+
+
+async def test_a_steer_that_no_request_took_is_answered_as_a_message_of_its_own(config: Config) -> None:
+    """It comes while the last answer is being written."""
+    async with hands(config, [Reply(words="a b c d e", pause=0.05), "and this"]) as runtime:
+        name = await runtime.new()
+        await runtime.submit(name, "first")
+        await until(runtime, name, "reply.delta")
+        steer = (await runtime.submit(name, "second", how="steer")).seq
+        await settled(runtime, name, steer)
+        assert prose(await runtime.transcript(name)) == ["a b c d e", "and this"]
+
+
+async def test_an_interrupting_message_stops_the_run_and_is_answered(config: Config) -> None:
+    """What was written stays, is shown, and is sent along with a note that it was cut off."""
+    model = ScriptedModel([Reply(words="it was a dark and", hang=True), "as you wish"])
+    async with hands(config, model) as runtime:
+        name = await runtime.new()
+        await runtime.submit(name, "tell me a story")
+        await until(runtime, name, "reply.delta")
+        seq = (await runtime.submit(name, "stop that", how="interrupt")).seq
+        await settled(runtime, name, seq)
+        assert await outcomes(runtime, name) == ["cancelled", "completed"]
+        rows = brief(await runtime.transcript(name))
+        assert [row[:2] for row in rows] == [
+            ("user", ""), ("assistant", "cut"), ("marker", "stopped"), ("user", ""), ("assistant", ""),
+        ]  # fmt: skip
+        assert "it was a dark and".startswith(rows[1][2])
+        assert CUT_NOTE.strip().encode() in model.bodies[-1]
+
+
+async def test_taking_over_from_oneself_ends_the_run_and_answers_at_once(config: Config) -> None:
+    """The same process has the conversation: its run is interrupted, and `submit` does not wait for the answer."""
+    async with hands(
+        config, [Reply(words="on and on", hang=True), Reply(words="here", pause=0.2)]
+    ) as runtime:
+        name = await runtime.new()
+        await runtime.submit(name, "go")
+        await until(runtime, name, "reply.delta")
+        seq = (await runtime.submit(name, "mine now", how="take over")).seq
+        assert "message.assistant" not in {each.kind for each in await events_of(runtime, name)}
+        await settled(runtime, name, seq)
+        assert await outcomes(runtime, name) == ["interrupted", "completed"]
+        assert prose(await runtime.transcript(name))[-1] == "here"
+        await proved(runtime)
+
+
+# -- stop -------------------------------------------------------------------------------------------------------
+
+STOPS: dict[str, tuple[Reply, str]] = {
+    "before the first token": (Reply(hang=True), "model.requested"),
+    "mid-stream": (Reply(words="some words", hang=True), "reply.delta"),
+    "during a tool": (WRITE, "tool.started"),
+    "while waiting for a retry": (Reply(trouble=Trouble("rate", retry_after=60.0)), "model.failed"),
+    "while an approval waits": (Reply(calls=[Call("ask", {"text": "x"})]), "approval.asked"),
+}
+
+
+@pytest.mark.parametrize("point", STOPS)
+async def test_a_run_stops_at_any_point_and_the_conversation_goes_on(
+    config: Config, notes: Path, point: str
+) -> None:
+    """Within five seconds it is over, and the next message is answered."""
+    reply, kind = STOPS[point]
+    never = asyncio.Event()
+    tools = Note(notes, wait=never.wait), Note(notes, name="ask", asks=True)
+    async with hands(config, Script([reply, Reply(words="fine")], repeat=True), *tools) as runtime:
+        name = await runtime.new()
+        seq = (await runtime.submit(name, "go")).seq
+        await until(runtime, name, kind)
+        if point == "while an approval waits":
+            await runtime.lanes.idle(name)
+        async with asyncio.timeout(5.0):
+            await runtime.stop(name)
+            await until(runtime, name, "run.finished")
+            await settled(runtime, name, seq)
+        assert await outcomes(runtime, name) == ["cancelled"]
+        shown = await runtime.transcript(name)
+        assert brief(shown)[-1] == ("marker", "stopped", "Stopped.")
+        assert {row.state for row in shown if row.kind == "tool"} <= {"cancelled"}
+        assert prose(shown) in (["some words"], ["some "], [""], [])
+    script = [Reply(words="fine")]
+    async with hands(config, Script(script, repeat=True), *tools) as runtime:
+        seq = (await runtime.submit(name, "and now?")).seq
+        await settled(runtime, name, seq)
+        assert brief(await runtime.transcript(name))[-1] == ("assistant", "", "fine")
+        await proved(runtime)
+
+
+# -- approvals --------------------------------------------------------------------------------------------------
+
+ASKS = Reply(calls=[Call("note", {"text": "milk"})])
+
+
+async def asked(runtime: Hands, words: str = "write it down") -> tuple[str, int, ApprovalAsked]:
+    """A conversation in which an approval waits: its id, the input's seq, and what is asked."""
+    name = await runtime.new()
+    seq = (await runtime.submit(name, words)).seq
+    await until(runtime, name, "approval.asked")
+    await runtime.lanes.idle(name)
+    (found,) = await told(runtime, name, ApprovalAsked)
+    return name, seq, found
+
+
+async def test_an_approval_for_once_is_good_for_one_call(config: Config, notes: Path) -> None:
+    """The second call of the same tool asks again."""
+    async with hands(config, [ASKS, ASKS, "done"], Note(notes, asks=True)) as runtime:
+        name, seq, ask = await asked(runtime)
+        assert lines(notes) == []
+        await runtime.answer(name, ask.message, ask.call, "once")
+        await until(runtime, name, "approval.asked", 2)
+        assert len(lines(notes)) == 1
+        second = (await told(runtime, name, ApprovalAsked))[-1]
+        await runtime.lanes.idle(name)
+        await runtime.answer(name, second.message, second.call, "once")
+        await settled(runtime, name, seq)
+        assert len(lines(notes)) == 2
+        assert await outcomes(runtime, name) == ["completed"]
+
+
+async def test_an_approval_for_the_conversation_holds_for_it_and_no_other(
+    config: Config, notes: Path
+) -> None:
+    """The same tool asks no more here, and does elsewhere."""
+    async with hands(config, [ASKS, ASKS, "done"], Note(notes, asks=True)) as runtime:
+        name, seq, ask = await asked(runtime)
+        await runtime.answer(name, ask.message, ask.call, "conversation")
+        await settled(runtime, name, seq)
+        assert len(lines(notes)) == 2
+        assert len(await told(runtime, name, ApprovalAsked)) == 1
+        await asked(runtime)
+        assert len(lines(notes)) == 2
+
+
+async def test_a_denied_call_is_not_made_and_the_model_is_told(config: Config, notes: Path) -> None:
+    """The run goes on with that."""
+    model = ScriptedModel([ASKS, "then not"])
+    async with hands(config, model, Note(notes, asks=True)) as runtime:
+        name, seq, ask = await asked(runtime)
+        await runtime.answer(name, ask.message, ask.call, "no")
+        await settled(runtime, name, seq)
+        assert lines(notes) == []
+        assert b"The person said no." in model.bodies[-1]
+        assert brief(await runtime.transcript(name))[-2:] == [
+            ("tool", "denied", "The person said no."),
+            ("assistant", "", "then not"),
+        ]
+
+
+async def test_an_approval_that_nobody_answers_is_denied_when_its_time_is_over(
+    config: Config, notes: Path
+) -> None:
+    """By itself, and a later answer is refused."""
+    limits = Limits(pause=0.01, approval_seconds=0.3)
+    async with hands(config, [ASKS, "nobody came"], Note(notes, asks=True), limits=limits) as runtime:
+        name, _, ask = await asked(runtime)
+        await until(runtime, name, "run.finished")
+        assert lines(notes) == []
+        (done,) = await told(runtime, name, ToolFinished)
+        assert (done.outcome, done.text) == ("denied", "Nobody answered in time, so it was not allowed.")
+        with pytest.raises(InvalidInput):
+            await runtime.answer(name, ask.message, ask.call, "once")
+
+
+async def test_a_newer_message_denies_what_waits_for_an_approval(config: Config, notes: Path) -> None:
+    """Nobody is locked out of a conversation by a question; the message is answered."""
+    async with hands(config, [ASKS, "all right", "this too"], Note(notes, asks=True)) as runtime:
+        name, _, ask = await asked(runtime)
+        seq = (await runtime.submit(name, "never mind")).seq
+        await settled(runtime, name, seq)
+        assert lines(notes) == []
+        (answered,) = await told(runtime, name, ApprovalAnswered)
+        assert (answered.answer, answered.why) == ("no", "A newer message came instead.")
+        assert prose(await runtime.transcript(name)) == ["", "all right", "this too"]
+        with pytest.raises(InvalidInput):
+            await runtime.answer(name, ask.message, ask.call, "once")
+
+
+async def test_an_approval_is_answered_once_and_exactly_one_of_several_runners_goes_on(
+    config: Config, notes: Path
+) -> None:
+    """Eight answers at once and eight runners: the call is made once, and the later answers are refused or the same."""
+    runners = [hands(config, [ASKS, "done"], Note(notes, asks=True)) for _ in range(4)]
+    for each in runners:
+        await each.start()
+    try:
+        name, seq, ask = await asked(runners[0])
+        answers = [each.answer(name, ask.message, ask.call, "once") for each in runners * 2]
+        results = await asyncio.gather(*answers, return_exceptions=True)
+        assert None in results
+        assert all(each is None or isinstance(each, InvalidInput) for each in results), results
+        for each in runners:
+            await settled(each, name, seq)
+        assert len(lines(notes)) == 1
+        assert len(await told(runners[0], name, ToolStarted)) == 1
+        assert len(await told(runners[0], name, ApprovalAnswered)) == 1
+        assert await outcomes(runners[0], name) == ["completed"]
+        await proved(runners[0])
+    finally:
+        for each in runners:
+            await each.close()
+
+
+async def test_where_nobody_can_be_asked_a_call_that_needs_it_is_denied(config: Config, notes: Path) -> None:
+    """The run says so to the model and ends; it does not wait."""
+    model = ScriptedModel([ASKS, "I may not"])
+    async with hands(config, model, Note(notes, asks=True), asks=False) as runtime:
+        name = await runtime.new()
+        seq = (await runtime.submit(name, "go")).seq
+        await settled(runtime, name, seq)
+        assert lines(notes) == []
+        assert b"Nobody is there to be asked" in model.bodies[-1]
+        assert await outcomes(runtime, name) == ["completed"]
+
+
+# -- tools ------------------------------------------------------------------------------------------------------
+
+
+async def test_calls_without_effects_run_side_by_side(config: Config, notes: Path) -> None:
+    """Two that wait for each other both end; one that has an effect waits for its turn."""
+    both = asyncio.Barrier(2)
+    calls = [Call("look", {"text": "1"}), Call("look", {"text": "2"}), Call("note", {"text": "3"})]
+    tools = Note(notes, name="look", effect="pure", wait=both.wait), Note(notes)
+    async with hands(config, [Reply(calls=calls), "done"], *tools) as runtime:
+        name = await runtime.new()
+        seq = (await runtime.submit(name, "go")).seq
+        await settled(runtime, name, seq)
+        assert sorted(line.split()[-1] for line in lines(notes)[:2]) == ["1", "2"]
+        assert lines(notes)[2].endswith("3")
+        texts = [each.text for each in await told(runtime, name, ToolFinished)]
+        assert sorted(texts) == ["noted 1", "noted 2", "noted 3"]
+
+
+async def test_calls_that_cannot_be_made_are_told_to_the_model(config: Config, notes: Path) -> None:
+    """An unknown tool, arguments that do not fit, arguments that are no JSON, and a tool that fails."""
+    calls = [
+        Call("not", {}),
+        Call("note", {"colour": "red"}),
+        Call("note", "{broken"),
+        Call("note", {"text": "fail"}),
+    ]
+    model = ScriptedModel([Reply(calls=calls), "I see"])
+    async with hands(config, model, Note(notes)) as runtime:
+        name = await runtime.new()
+        seq = (await runtime.submit(name, "go")).seq
+        await settled(runtime, name, seq)
+        done = {each.call: each for each in await told(runtime, name, ToolFinished)}
+        assert [each.outcome for each in done.values()] == ["failed"] * 4
+        texts = [done[f"call_1_{n}"].text for n in range(1, 5)]
+        assert "There is no tool 'not'. Did you mean note?" in texts[0]
+        assert "do not fit" in texts[1]
+        assert "are not JSON" in texts[2]
+        assert texts[3] == "The pencil broke."
+        assert all(text[:20].encode() in model.bodies[-1] for text in texts)
+        assert await outcomes(runtime, name) == ["completed"]
+
+
+async def test_a_run_that_does_not_come_to_an_end_is_ended(config: Config, notes: Path) -> None:
+    """A model that calls tools for ever: the budget of steps ends it with a sentence, and one can go on."""
+    limits = Limits(steps=5)
+    script = Script([WRITE], repeat=True)
+    async with hands(config, script, Note(notes, effect="pure"), limits=limits) as runtime:
+        name = await runtime.new()
+        seq = (await runtime.submit(name, "go")).seq
+        await settled(runtime, name, seq)
+        assert len(await told(runtime, name, ModelRequested)) == 5
+        (end,) = await told(runtime, name, RunFinished)
+        assert (end.outcome, "5 steps" in end.why) == ("failed", True)
+    async with hands(config, Script([Reply(words="fine")], repeat=True), Note(notes)) as runtime:
+        await settled(runtime, name, (await runtime.submit(name, "enough")).seq)
+        assert prose(await runtime.transcript(name))[-1] == "fine"
+
+
+# -- after an interruption --------------------------------------------------------------------------------------
+
+
+async def left_open(config: Config, *, attempt: int = 0, place: str | None = None, **more: Any) -> str:
+    """A conversation whose run was left open by a process that is gone, in the middle of its answer."""
+    with tenax.open(config.store_url, user=LOCAL_USER, clock=more.get("clock")) as journal:
+        here = Policy(config.tools_folder).place if place is None else place
+        name = begin(journal)
+        seq = journal.append(name, [MessageUser([Text("go")], ask=True)])[0].seq
+        run = journal.ids.run()
+        journal.append(name, [RunStarted([seq], None, attempt, here, journal.instance)], run=run)
+        requested = ModelRequested(seq + 1, "", "script", 1.0)
+        at = journal.append(name, [requested], run=run)[0].seq
+        journal.append(name, [ReplyDelta(at, 0, "as I was ")], run=run)
+        if more.get("stopped"):
+            journal.append(name, [RunStop()])
+        if more.get("newer"):
+            journal.append(name, [MessageUser([Text("newer")], ask=True)])
+        return name
+
+
+async def test_an_interrupted_run_goes_on_by_itself_and_by_hand_only_so_often(config: Config) -> None:
+    """Twice by itself; then it waits for the person, who can go on as often as they like."""
+    ended = []
+    for attempt in range(3):
+        name = await left_open(config, attempt=attempt)
+        async with hands(config, ["the whole answer"]) as runtime:
+            await runtime.lanes.idle(name)
+            ended.append(await outcomes(runtime, name))
+            if attempt == 2:
+                assert brief(await runtime.transcript(name)) == [
+                    ("user", "", "go"),
+                    ("assistant", "cut", "as I was "),
+                    ("marker", "recovered", "The process that ran it is gone."),
+                ]
+                await runtime.go_on(name)
+                await runtime.lanes.idle(name)
+                assert await outcomes(runtime, name) == ["interrupted", "completed"]
+            rows = brief(await runtime.transcript(name))
+            assert [row[:2] for row in rows[1:]] == [
+                ("assistant", "earlier"), ("marker", "resumed"), ("assistant", ""),
+            ]  # fmt: skip
+            await proved(runtime)
+    assert ended == [["interrupted", "completed"], ["interrupted", "completed"], ["interrupted"]]
+
+
+@pytest.mark.parametrize("why", ["old", "elsewhere", "ask", "stopped"])
+async def test_an_interrupted_run_waits_for_the_person(config: Config, why: str) -> None:
+    """When it is no longer fresh, was somewhere else, the settings say so, or somebody had asked it to stop."""
+    clock = SimClock() if why == "old" else None
+    more: dict[str, Any] = {
+        "place": "moon:/" if why == "elsewhere" else None,
+        "stopped": why == "stopped",
+        "clock": clock,
+    }
+    name = await left_open(config, **more)
+    if why == "ask":
+        config = replace(config, resume="ask")
+    with tenax.open(config.store_url, user=LOCAL_USER, clock=clock) as journal:
+        if clock is not None:  # it was found a quarter of an hour ago, and nobody was there to go on
+            nobody = replace(config, resume="ask")
+            async with hands(nobody, ["x"], journal=journal) as runtime:
+                await runtime.lanes.idle(name)
+            clock.advance(15 * 60 + 1)
+        model = ScriptedModel(["the whole answer"])
+        async with hands(config, model, journal=journal) as runtime:
+            if clock is not None:
+                runtime.lanes.wake(name)
+            await runtime.lanes.idle(name)
+            assert await outcomes(runtime, name) == ["interrupted"]
+            assert model.bodies == []
+            await runtime.go_on(name)
+            await runtime.lanes.idle(name)
+            assert await outcomes(runtime, name) == ["interrupted", "completed"]
+
+
+async def test_a_newer_message_is_answered_instead_of_the_interrupted_one(config: Config) -> None:
+    """What was cut off is sent along with a note, once."""
+    name = await left_open(config, newer=True)
+    model = ScriptedModel(["no", "the newer answer"])
+    async with hands(config, model) as runtime:
+        await runtime.lanes.idle(name)
+        assert await outcomes(runtime, name) == ["interrupted", "completed"]
+        assert [each.resumes for each in await told(runtime, name, RunStarted)] == [None, None]
+        assert model.bodies[0].count(b"as I was ") == 1
+        assert b"cut off here" in model.bodies[0]
+
+
+async def test_history_that_is_stored_forked_or_brought_back_starts_no_run(config: Config) -> None:
+    """Only a message that is submitted asks: nobody answers the others, also after a restart."""
+    model = ScriptedModel(["one", "two"])
+    async with hands(config, model) as runtime:
+        name = await runtime.new()
+        first = (await runtime.submit(name, "go")).seq
+        await settled(runtime, name, first)
+        await runtime.journal.append(name, [MessageUser([Text("a note from elsewhere")])])
+        fork = await runtime.journal.fork(name)
+        imported = [each for each in await runtime.journal.read(name) if each.digest]
+        undone = (await runtime.journal.append(name, [ConversationRewound(first)]))[0].seq
+        await runtime.journal.append(name, [ConversationRestored(undone)])
+        opened = ConversationOpened(LOCAL_USER, runtime.journal.ids.stretch())
+        entries = [Entry(each.kind, each.at, each.run, each.body or b"") for each in imported[1:]]
+        await runtime.journal.load("c_imported", opened, entries)
+        assert len(entries) > 5
+        for each in (name, fork, "c_imported"):
+            runtime.lanes.wake(each)
+            await runtime.lanes.idle(each)
+    async with hands(config, model) as runtime:
+        for each in (name, fork, "c_imported"):
+            await runtime.lanes.idle(each)
+            assert (await runtime.journal.head(each)).run is None
+        assert len(model.bodies) == 1
+        assert await runtime.journal.unfinished() == []
+
+
+async def test_a_message_that_was_erased_while_it_waited_keeps_no_lane_busy(config: Config) -> None:
+    """There is nothing to answer; the lane ends."""
+    async with hands(config, ["one"]) as runtime:
+        name = await runtime.new()
+        (waits,) = await runtime.journal.append(name, [MessageUser([Text("secret")], ask=True)])
+        await runtime.journal.erase(name, [waits.seq], by="ada")
+        runtime.lanes.wake(name)
+        async with asyncio.timeout(5.0):
+            await runtime.lanes.idle(name)
+
+
+async def test_a_fork_asks_the_model_itself_and_its_calls_have_keys_of_their_own(
+    config: Config, notes: Path
+) -> None:
+    """Nothing that is recorded for one conversation answers for another."""
+    model = ScriptedModel(["hello", WRITE, "done"])
+    async with hands(config, model, Note(notes)) as runtime:
+        name = await runtime.new()
+        await settled(runtime, name, (await runtime.submit(name, "hi")).seq)
+        fork = await runtime.journal.fork(name)
+        for each in (name, fork):
+            await settled(runtime, each, (await runtime.submit(each, "write")).seq)
+            assert prose(await runtime.transcript(each))[-1] == "done"
+        assert len(model.bodies) == 5
+        keys = [line.split()[1] for line in lines(notes)]
+        assert [key.split(":")[0] for key in keys] == [name, fork]
+
+
+# -- trouble with a model ---------------------------------------------------------------------------------------
+
+
+async def test_retries_are_events_with_a_growing_wait_that_is_kept(config: Config) -> None:
+    """Each wait is stored before it is waited; the longer of our own and the provider's holds."""
+    trouble = Trouble("rate", retry_after=0.2, times=3)
+    limits = Limits(pause=0.1, retries=4)
+    async with hands(config, [Reply(words="", trouble=trouble), "x"], limits=limits) as runtime:
+        name = await runtime.new()
+        seq = (await runtime.submit(name, "go")).seq
+        await settled(runtime, name, seq)
+        found = await events_of(runtime, name, "model.failed", "model.requested")
+        assert [each.kind.split(".")[1] for each in found] == ["requested", "failed"] * 3 + ["requested"]
+        waits = [each.event.wait for each in found[1::2]]  # type: ignore[union-attr]
+        assert all(wait >= 0.2 for wait in waits)
+        assert waits[2] > 0.25
+        for failed, again in zip(found[1::2], found[2::2], strict=True):
+            assert again.at - failed.at >= failed.event.wait * 0.95e6  # type: ignore[union-attr]
+
+
+async def test_the_next_model_answers_when_the_first_does_not(config: Config) -> None:
+    """The context is opened for it, and what both were sent can be shown."""
+    first = ScriptedModel([Reply(trouble=Trouble("key", "No."))], name="first")
+    second = ScriptedModel(["from the second"], name="second")
+    runtime = Hands(config, models=[first, second], limits=QUICK)
+    async with runtime:
+        name = await runtime.new()
+        await settled(runtime, name, (await runtime.submit(name, "go")).seq)
+        assert prose(await runtime.transcript(name)) == ["from the second"]
+        requests = await events_of(runtime, name, "model.requested")
+        assert [each.event.model for each in requests] == ["first", "second"]  # type: ignore[union-attr]
+        bodies = [await runtime.seen(name, each.seq) for each in requests]
+        assert bodies == [*first.bodies, *second.bodies]
+
+
+async def test_a_stream_that_drops_and_is_retried_never_garbles_the_text(config: Config) -> None:
+    """What is shown is the cut text and then the whole answer; the retry is sent nothing of the cut one."""
+    words = "one two three four five"
+    model = ScriptedModel([Reply(words=words, pause=0.01, trouble=Trouble("dropped", times=2))])
+    async with hands(config, model) as runtime:
+        name = await runtime.new()
+        seq = (await runtime.submit(name, "count")).seq
+        await settled(runtime, name, seq)
+        rows = [row for row in await runtime.transcript(name) if row.kind == "assistant"]
+        assert brief(rows) == [("assistant", "cut", words)] * 2 + [("assistant", "", words)]
+        assert len({*model.bodies}) == 1
+        assert [each.parts[0].text for each in await told(runtime, name, MessagePartial)] == [words] * 2
+        await proved(runtime)
+
+
+class Broken(ScriptedModel):
+    """A model with a bug."""
+
+    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
+        yield Words("so far ")
+        yield Words("so good")
+        raise ZeroDivisionError
+
+
+async def test_a_surprise_inside_ends_the_run_with_a_sentence_and_keeps_the_text(config: Config) -> None:
+    """What the model had said is sealed; the log has the cause; the next message is answered."""
+    async with Hands(config, models=[Broken([])], limits=QUICK) as runtime:
+        name = await runtime.new()
+        await settled(runtime, name, (await runtime.submit(name, "go")).seq)
+        why = "Something went wrong inside Tenax; the log says what."
+        shown = brief(await runtime.transcript(name))
+        assert shown[1:] == [("assistant", "cut", "so far so good"), ("marker", "failed", why)]
+    async with hands(config, ["no", "fine"]) as runtime:
+        await settled(runtime, name, (await runtime.submit(name, "again")).seq)
+        assert prose(await runtime.transcript(name))[-1] == "fine"
+        await proved(runtime)
+
+
+FAILURES: dict[str, tuple[Reply, str]] = {
+    "401": (Reply(trouble=Trouble("key", times=1)), "does not accept the key"),
+    "429": (Reply(trouble=Trouble("rate", times=3)), "takes no more requests"),
+    "500": (Reply(trouble=Trouble("server", times=3)), "has trouble of its own (status 500)"),
+    "dropped": (Reply(words="half of", trouble=Trouble("dropped", times=3)), "."),
+    "malformed": (Reply(trouble=Trouble("malformed", times=3)), "."),
+    "overflow": (Reply(trouble=Trouble("overflow", limit=10, times=2)), "longer than the context"),
+}
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_every_failure_of_a_provider_ends_in_a_sentence_and_one_can_go_on(
+    tmp_path: Path, api: str, failure: str
+) -> None:
+    """Over real HTTP: a marker says what is wrong, without a secret, and the next message is answered."""
+    reply, sentence = FAILURES[failure]
+    config = config_of(f"sqlite:///{tmp_path}/tenax.db", tmp_path)
+    replies = Script([reply, Reply(words="here I am")], repeat=True)
+    async with Provider(replies) as provider:
+        models = [connect(settings(api, provider.url))]
+        async with Hands(config, models=models, limits=QUICK) as runtime:
+            name = await runtime.new()
+            await settled(runtime, name, (await runtime.submit(name, "hello")).seq)
+            (end,) = await told(runtime, name, RunFinished)
+            assert end.outcome == "failed"
+            assert sentence in end.why
+            assert "hunter2" not in end.why
+            assert brief(await runtime.transcript(name))[-1] == ("marker", "failed", end.why)
+            assert (await told(runtime, name, ModelFailed))[-1].wait is None
+            await settled(runtime, name, (await runtime.submit(name, "again")).seq)
+            assert await outcomes(runtime, name) == ["failed", "completed"]
+            await proved(runtime)
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_what_the_model_saw_is_byte_for_byte_what_was_sent(
+    config: Config, notes: Path, api: str
+) -> None:
+    """A long run with steers, retries, tools, a stop and queued messages: each request is rendered again the same."""
+    script = Script(
+        [
+            Reply(words="let me see", calls=[Call("look", {"text": "a"}), Call("note", {"text": "b"})]),
+            Reply(thoughts="hm", calls=[Call("note", {"text": "fail"})], trouble=Trouble("server", times=1)),
+            Reply(words="half ", pause=0.01, trouble=Trouble("dropped", times=1)),
+            Reply(words="on and on " * 20, pause=0.02),
+            Reply(words="fourth"),
+            Reply(words="fifth"),
+        ],
+        repeat=True,
+    )
+    steps: list[Callable[[], Any]] = []
+
+    async def next_step() -> None:
+        if steps:
+            await steps.pop(0)()
+
+    tools = Note(notes, name="look", effect="pure"), Note(notes, wait=next_step)
+    log = notes.with_name("provider.log")
+    async with Provider(script, log=log) as provider:
+        models = [connect(settings(api, provider.url))]
+        async with Hands(config, models=models, limits=QUICK).with_tools(*tools) as runtime:
+            name = await runtime.new()
+            steps.append(lambda: runtime.submit(name, "be quick", how="steer"))
+            await settled(runtime, name, (await runtime.submit(name, "go")).seq)
+            await runtime.submit(name, "again")
+            after = (await runtime.journal.head(name)).head
+            await until(runtime, name, "reply.delta", 3, after=after)
+            await runtime.stop(name)
+            seq = (await runtime.submit(name, "and now")).seq
+            await settled(runtime, name, seq)
+            requests = await events_of(runtime, name, "model.requested")
+            assert [await runtime.seen(name, each.seq) for each in requests] == provider.bodies
+            assert len(requests) >= 6
+            assert await outcomes(runtime, name) == ["completed", "cancelled", "completed"]
+            await proved(runtime)

@@ -1,0 +1,207 @@
+"""`tenax -p`, and `tenax show`: one question, one answer, and a sentence for whatever goes wrong."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import pytest
+
+from tenax.cli import tenax as command
+from tenax.cli.frame import run
+from tenax.models import Call, Reply, Script, Trouble
+from tests.support.runs import config_of
+from tests.support.turns import journal_of, rows_of, set_up
+
+ANSWER = "Forty-two, I think."
+
+
+@pytest.fixture
+def home(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A person's home, with a model that answers."""
+    for name in ("TENAX_CONFIG", "TENAX_LOG", "TENAX_MODEL", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TENAX_HOME", str(tmp_path))
+    monkeypatch.setenv("TENAX_STORE", store_url)
+    set_up(tmp_path, [Reply(words=ANSWER)])
+    return tmp_path
+
+
+def tenax(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command."""
+    capsys.readouterr()
+    code = run(command, args)
+    out, err = capsys.readouterr()
+    assert "Traceback" not in err
+    return code, out, err
+
+
+def conversation_in(err: str) -> str:
+    found = re.search(r"conversation (\S+)", err)
+    assert found is not None, err
+    return found[1]
+
+
+def test_the_answer_goes_to_stdout_and_the_rest_to_stderr(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The name of the conversation is told, to go on with; `tenax show` shows what was said."""
+    code, out, err = tenax(capsys, "-p", "What is it?")
+    assert (code, out) == (0, f"{ANSWER}\n")
+    name = conversation_in(err)
+    assert err == f"conversation {name}\n"
+    assert tenax(capsys, "-p", "Sure?", "-c", name)[:2] == (0, f"{ANSWER}\n")
+    code, out, err = tenax(capsys, "show", name)
+    assert (code, err) == (0, "")
+    told = [part.split("\n", 1) for part in out.rstrip("\n").split("\n\n")]
+    assert [text for _, text in told] == ["What is it?", ANSWER, "Sure?", ANSWER]
+    assert [head.split(",")[0] for head, _ in told] == ["You", "Tenax", "You", "Tenax"]
+    code, out, _ = tenax(capsys, "show", name, "--json")
+    assert [row["kind"] for row in msgspec.json.decode(out)] == ["user", "assistant"] * 2
+
+
+def test_tools_are_told_aside(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that would have to be asked for is denied: nobody is there to be asked."""
+    calls = [Call("write_file", {"path": "a", "content": "b"}), Call("read_file", {"path": "c"})]
+    set_up(home, [Reply(words="Hm.", calls=calls), Reply(words=ANSWER)])
+    code, out, err = tenax(capsys, "-p", "Go")
+    assert (code, out) == (0, f"Hm.\n{ANSWER}\n")
+    assert "[write_file denied]\n" in err
+    assert "[read_file failed]\n" in err
+    assert not (config_of(os.environ["TENAX_STORE"], home).tools_folder / "a").exists()
+
+
+def test_words_come_from_stdin(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`-p -` reads all of it; what is no text is refused in a sentence."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO("line one\nline two\n"))
+    code, out, err = tenax(capsys, "-p", "-")
+    assert (code, out) == (0, f"{ANSWER}\n")
+    rows = rows_of(journal_of(os.environ["TENAX_STORE"], conversation_in(err))).rows
+    assert rows[0].text == "line one\nline two\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="utf-8"))
+    code, out, err = tenax(capsys, "-p", "-")
+    assert (code, out, err) == (1, "", "tenax: What came through stdin is not UTF-8 text.\n")
+
+
+def test_what_cannot_be_asked_is_refused_in_a_sentence(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing set up is 3, an empty message and an unknown conversation are 1, a wrong option is 2."""
+    code, out, err = tenax(capsys, "-p", "hello", "-c", "c_nowhere")
+    assert (code, out) == (1, "")
+    assert "c_nowhere" in err
+    assert tenax(capsys, "show", "c_nowhere")[0] == 1
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    for words in ("", "  \n", "-"):
+        code, out, err = tenax(capsys, "-p", words)
+        assert (code, out, err.splitlines()[0]) == (1, "", "tenax: The message is empty.")
+    code, _, err = tenax(capsys, "-p", "half a pair \ud800")
+    assert code == 1
+    assert "which is no text" in err
+    assert tenax(capsys, "-p", "hello", "--how", "shout")[0] == 2
+    (home / "config.toml").unlink()
+    code, out, err = tenax(capsys, "-p", "hello")
+    assert (code, out) == (3, "")
+    assert err.startswith("tenax: No model is set up, so nobody can answer.\n")
+
+
+def test_every_change_is_a_line_of_json(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A program that keeps rows by their id has the transcript at the end."""
+    set_up(home, [Reply(words="one two three four", pause=0.03), Reply(trouble=Trouble("key", "No entry."))])
+    code, out, err = tenax(capsys, "-p", "count", "--json")
+    assert (code, err) == (0, "")
+    first, *changes = [msgspec.json.decode(line) for line in out.splitlines()]
+    assert first["type"] == "began"
+    seqs = [each["seq"] for each in changes]
+    assert seqs == sorted(seqs)
+    rows: dict[str, str] = {}
+    for each in changes:
+        match each["type"]:
+            case "put":
+                rows[each["row"]["id"]] = each["row"].get("text", "")
+            case "grow":
+                assert len(rows[each["id"]]) == each["offset"]
+                rows[each["id"]] += each["text"]
+    assert list(rows.values()) == ["count", "one two three four"]
+    code, out, _ = tenax(capsys, "-p", "again", "-c", first["conversation"], "--json")
+    assert code == 1
+    assert "No entry." in msgspec.json.decode(out.splitlines()[-1])["row"]["text"]
+
+
+@pytest.fixture
+def refusing(tmp_path: Path) -> Iterator[str]:
+    """The address of a provider that accepts no key."""
+    script = tmp_path / "refusing.json"
+    script.write_bytes(msgspec.json.encode(Script([Reply(trouble=Trouble("key"))], repeat=True)))
+    args = [sys.executable, "-m", "tenax.testing.provider", "--script", str(script)]
+    with subprocess.Popen(args, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.terminate()
+
+
+def test_a_wrong_key_is_told_and_the_message_is_kept(
+    home: Path, capsys: pytest.CaptureFixture[str], refusing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1, a sentence that says where to look, and a way to go on with another key."""
+    settings = f'api = "openai"\nurl = "{refusing}/v1"\nname = "m"\nkey = "env:MY_KEY"\n'
+    (home / "config.toml").write_text(f'model = "main"\n[models.main]\n{settings}')
+    monkeypatch.setenv("MY_KEY", "sk-hunter2-hunter2")
+    code, out, err = tenax(capsys, "-p", "hello")
+    assert (code, out) == (1, "")
+    assert "does not accept the key. Check `key`" in err
+    assert "hunter2" not in err
+    name = conversation_in(err)
+    assert err.endswith(f"go on: tenax -p -c {name} ...\n")
+    set_up(home, [Reply(words=ANSWER)])
+    assert tenax(capsys, "-p", "again", "-c", name)[:2] == (0, f"{ANSWER}\n")
+    assert "hello" in tenax(capsys, "show", name)[1]
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_answer_and_keeps_what_there_is(
+    home: Path, capsys: pytest.CaptureFixture[str], stop: signal.Signals
+) -> None:
+    """Within five seconds, with exit code 130, also when it comes twice; the conversation goes on."""
+    set_up(home, [Reply(words="once upon a time", pause=0.05, hang=True), Reply(words=ANSWER)])
+    args = [sys.executable, "-m", "tenax", "-p", "tell me"]
+    process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ)
+    assert process.stdout is not None
+    seen = read_until(process.stdout, b"upon")
+    began = time.monotonic()
+    process.send_signal(stop)
+    if stop is signal.SIGINT:
+        process.send_signal(stop)
+    rest, errors = process.communicate(timeout=20)
+    assert time.monotonic() - began < 5.0
+    err = errors.decode()
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    name = conversation_in(err)
+    rows = rows_of(journal_of(os.environ["TENAX_STORE"], name)).rows
+    assert [(row.kind, row.state) for row in rows[1:]] == [("assistant", "cut"), ("marker", "stopped")]
+    assert rows[1].text.startswith((seen + rest).decode().rstrip("\n"))
+    assert tenax(capsys, "-p", "go on", "-c", name)[:2] == (0, f"{ANSWER}\n")
+
+
+def read_until(pipe: IO[bytes], words: bytes) -> bytes:
+    """What comes through a pipe, up to these words."""
+    found = b""
+    watchdog = threading.Timer(20.0, pipe.close)
+    watchdog.start()
+    while words not in found:
+        found += os.read(pipe.fileno(), 1024)
+    watchdog.cancel()
+    return found
