@@ -275,8 +275,7 @@ class Lanes:
         return run.id
 
     async def _append(self, history: History, lease: Lease, run: str, *events: Event) -> None:
-        await self._journal.append(history.conversation, events, lease=lease, run=run)
-        await history.catch_up()
+        await history.took(await self._journal.append(history.conversation, events, lease=lease, run=run))
 
     def _may_resume(self, turns: Turns, before: OpenRun) -> bool:
         """Whether an interrupted run goes on by itself."""

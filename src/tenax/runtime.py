@@ -265,8 +265,9 @@ class Runtime:
 
     async def stop(self, conversation: str) -> None:
         """Stop the run, wherever it is."""
-        if (await self.journal.head(conversation)).run is not None:
-            await self.journal.append(conversation, [RunStop(self._sync.user or "")])
+        run = (await self.journal.head(conversation)).run
+        if run is not None:
+            await self.journal.append(conversation, [RunStop(self._sync.user or "")], run=run)
             self.lanes.wake(conversation, patient=False)
 
     async def go_on(self, conversation: str) -> None:
@@ -294,10 +295,14 @@ class Runtime:
 
     async def finished(self, conversation: str, seq: int) -> None:
         """Wait until the input at this seq was answered, or the run that took it ended otherwise or waits."""
-        history = await self._history(conversation)
-        while not _settled(history.turns, seq):
-            await self.journal.wait(conversation, history.seq, seconds=5.0)
-            await history.catch_up()
+        head = await self.journal.head(conversation)
+        run = await self.journal.run(conversation, head.run) if head.run is not None else None
+        first = run.started if run is not None and run.started is not None else seq
+        turns = Turns()
+        async for each in self.journal.tail(conversation, min(seq, first) - 1):
+            turns.apply(each)
+            if each.seq >= seq and _settled(turns, seq):
+                return
 
     # -- reading ---------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ any moment, it folds to the same again.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from tenax.events import (
@@ -20,7 +21,7 @@ from tenax.views.context import Context
 from tenax.views.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from tenax.journal.aio import AsyncJournal
     from tenax.journal.base import Recorded
@@ -41,23 +42,41 @@ class History:
         self.turns = Turns()
         self.seq = 0
         self.incarnation = ""
+        self._one = asyncio.Lock()
 
     async def catch_up(self) -> None:
         """Fold what came since. What cannot be folded on (an erasure, another life of the store) is folded anew."""
+        async with self._one:
+            await self._catch_up()
+
+    async def _catch_up(self) -> None:
         journal = self._journal
         if self.seq == 0 or self.incarnation != journal.incarnation:
             await self._fold_anew()
         while page := await journal.read(self.conversation, after=self.seq, limit=_PAGE):
             for each in page:
-                if not await _apply(journal, self.context, each):
-                    await self._fold_anew()
+                if not await self._take(each):
                     break
-                self.turns.apply(each)
-                self.seq = each.seq
             else:
                 if len(page) < _PAGE:
                     break
         await self._wait_for_erased()
+
+    async def took(self, stored: Sequence[Recorded]) -> None:
+        """Fold what was just appended here, if nothing of others stands before it; otherwise `catch_up` will."""
+        async with self._one:
+            for each in stored:
+                if each.seq != self.seq + 1 or not await self._take(each):
+                    return
+
+    async def _take(self, recorded: Recorded) -> bool:
+        """Fold one event on. False if everything had to be folded anew."""
+        if not await _apply(self._journal, self.context, recorded):
+            await self._fold_anew()
+            return False
+        self.turns.apply(recorded)
+        self.seq = recorded.seq
+        return True
 
     async def _wait_for_erased(self) -> None:
         """An input that was erased before it was answered still waits; only the head says so."""

@@ -14,6 +14,8 @@ import hashlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -39,7 +41,7 @@ from tenax.events import (
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Lease, Recorded
 from tenax.models.base import RETRIED, Answer, Failure, Model, Thought, ToolSpec, Words
-from tenax.parts import Text
+from tenax.parts import Text, ToolCall
 from tenax.recovery import UNKNOWN_OUTCOME, interruption, ship
 from tenax.tools.base import Call
 from tenax.tools.gate import Allowed, Asks, Done, Gate
@@ -51,6 +53,7 @@ __all__ = ["RENDERER", "Agent", "Ended", "Holder", "Limits", "Rendered", "Run"]
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+_WATCH_PAUSE = 0.03
 RENDERER = 1
 """Moves when the same events would be rendered to other bytes."""
 Ended = Literal["completed", "failed", "cancelled", "parked", "lost"]
@@ -69,17 +72,18 @@ class Limits(msgspec.Struct, frozen=True):
     lease_grace: float = 30.0
 
 
-class Agent(msgspec.Struct, frozen=True, eq=False):
+@dataclass(frozen=True, eq=False)
+class Agent:
     """What answers: immutable. What a turn changes lives in the turn, what was said in the journal."""
 
     models: tuple[Model, ...]
     """The first one that works is asked."""
     prompt: str
     gate: Gate
-    settings: dict[str, Any] = {}
-    limits: Limits = Limits()
+    settings: dict[str, Any] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
 
-    @property
+    @cached_property
     def signature(self) -> str:
         """Changes when requests would begin otherwise."""
         specs = msgspec.json.encode(self.gate.specs())
@@ -153,6 +157,8 @@ class Run:
         self._asks = asks
         self._compact = compact
         self._nth_model = 0
+        self._failures = 0
+        """Calls of this model that failed, one after the other."""
         self._stop = asyncio.Event()
         self._taken = asyncio.Event()
         self._late: list[Event] = []
@@ -195,7 +201,7 @@ class Run:
             await self._open_epoch()
             if await self._made_room():
                 continue
-            ended = await self._ask(run)
+            ended = await self._ask()
             if ended is not None:
                 return ended
 
@@ -232,17 +238,20 @@ class Run:
                 pause = min(pause * 2, 5.0)
 
     async def _watch(self) -> None:
-        """Notice a stop, an interruption or a take-over while something is under way."""
+        """Notice a stop, an interruption or a take-over while something is under way. It need not hurry."""
+        seq = self.history.seq
         while True:
+            await asyncio.sleep(_WATCH_PAUSE)
             with contextlib.suppress(TenaxError):  # the run itself meets whatever is wrong
-                async for each in self.journal.tail(self.conversation, self.history.seq):
-                    if each.kind == "run.stop" or (
-                        each.kind == "message.user" and getattr(each.event, "how", "") == "interrupt"
+                await self.journal.wait(self.conversation, seq, seconds=1.0)
+                for each in await self.journal.read(self.conversation, after=seq):
+                    seq = each.seq
+                    if (each.kind == "message.user" and getattr(each.event, "how", "") == "interrupt") or (
+                        each.kind == "run.stop" and each.run in {None, self.id}
                     ):
                         self._stop.set()
                     elif each.kind == "run.finished" and each.run == self.id:
                         self._taken.set()
-            await asyncio.sleep(0.1)
 
     # -- the store -------------------------------------------------------------------------------------------
 
@@ -251,15 +260,16 @@ class Run:
 
         `held`: these have happened. If the store does not take them within a second they are held on this host too.
         """
+        happened = [event for event in events if not isinstance(event, RunFinished)]
         append = asyncio.ensure_future(self._append(events))
         try:
             done, _ = await asyncio.wait({append}, timeout=HOLD_SECONDS if held else None)
             if not done:
-                for event in events:
+                for event in happened:
                     await self._hold(event)
             stored = await append
         except LeaseLost:
-            self._late += events if held else ()
+            self._late += happened if held else ()
             raise
         except asyncio.CancelledError:
             append.cancel()  # it is stored or refused all the same: what is appended next shall stand after it
@@ -284,6 +294,7 @@ class Run:
                 raise StoreUnavailable(str(unknown)) from unknown
 
         stored = await self._while_away(once)
+        await self.history.took(stored)
         await self._renew()
         return stored
 
@@ -320,7 +331,7 @@ class Run:
         """Compact, if the context is near its limit. True if it is another one now."""
         return self._compact is not None and await self._compact(self)
 
-    async def _ask(self, run: OpenRun) -> Ended | None:
+    async def _ask(self) -> Ended | None:
         """One call of the model. None: go on."""
         model, steers = self.model, self.turns.steers
         body = self.rendered.body(model, self.history, self.agent.prompt, self.agent.gate.specs(), steers)
@@ -339,12 +350,14 @@ class Run:
         match outcome:
             case Answer(parts, usage, finish):
                 answer = MessageAssistant(parts, requested.seq, model.name, usage, finish)
-                await self.record(answer, held=True)
-                self.overflow = None
-                return None
+                self.overflow, self._failures = None, 0
+                if any(isinstance(part, ToolCall) for part in parts):
+                    await self.record(answer, held=True)
+                    return None
+                return await self._finish("completed", answer=answer)
             case Failure() as failure:
                 await self._seal(requested.seq, whole)
-                return await self._failed(run, requested.seq, failure)
+                return await self._failed(requested.seq, failure)
             case None:
                 await self._seal(requested.seq, whole)
                 return None  # it was asked to stop, and the next step sees to that
@@ -401,17 +414,18 @@ class Run:
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
 
-    async def _failed(self, run: OpenRun, request: int, failure: Failure) -> Ended | None:
+    async def _failed(self, request: int, failure: Failure) -> Ended | None:
         """A call failed: try again, try the next model, make room, or say why not."""
         limits, last = self.agent.limits, len(self.agent.models) - 1
         wait: float | None = None
         if failure.why == "overflow" and self._compact is not None and self.overflow is None:
             self.overflow, wait = failure.limit or 1, 0.0
-        elif failure.why in RETRIED and run.failures < limits.retries:
-            pause = min(limits.pause * 2**run.failures, 60.0) * random.uniform(0.75, 1.25)  # noqa: S311  (jitter)
+        elif failure.why in RETRIED and self._failures < limits.retries:
+            pause = min(limits.pause * 2**self._failures, 60.0) * random.uniform(0.75, 1.25)  # noqa: S311  (jitter)
             wait = max(pause, failure.retry_after or 0.0)
+            self._failures += 1
         elif self._nth_model < last:
-            self._nth_model, wait = self._nth_model + 1, 0.0
+            self._nth_model, self._failures, wait = self._nth_model + 1, 0, 0.0
         await self.record(ModelFailed(request, failure.why, failure.message, wait))
         if wait is None:
             return await self._finish("failed", f"{failure.message} {failure.hint}".strip())
@@ -508,8 +522,17 @@ class Run:
 
     # -- ends ------------------------------------------------------------------------------------------------
 
-    async def _finish(self, outcome: Literal["completed", "failed", "cancelled"], why: str = "") -> Ended:
-        await self.record(RunFinished(outcome, why))
+    async def _finish(
+        self,
+        outcome: Literal["completed", "failed", "cancelled"],
+        why: str = "",
+        answer: MessageAssistant | None = None,
+    ) -> Ended:
+        """The last words and the end of the run are one append."""
+        if answer is not None:
+            await self.record(answer, RunFinished(outcome, why), held=True)
+        else:
+            await self.record(RunFinished(outcome, why))
         with contextlib.suppress(StoreUnavailable):
             await self.journal.prune(self.conversation)
         return outcome

@@ -155,9 +155,8 @@ class AsyncJournal(Twin[Journal]):
                 page = await self.read(conversation, after=after, limit=_TAIL_PAGE)
                 for each in page:
                     yield each
-                if page:
-                    after = page[-1].seq
-                else:
+                after = page[-1].seq if page else after
+                if len(page) < _TAIL_PAGE:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(1.0):  # wait_for of Python 3.11 may swallow a cancel
                             await hint.wait()

@@ -326,9 +326,8 @@ class Journal:
                 hint.clear()
                 page = self.read(conversation, after=after, limit=_TAIL_PAGE)
                 yield from page
-                if page:
-                    after = page[-1].seq
-                else:
+                after = page[-1].seq if page else after
+                if len(page) < _TAIL_PAGE:
                     hint.wait(0.25)
 
     # -- leases ----------------------------------------------------------------------------------------------

@@ -100,6 +100,9 @@ class Gate:
             if not tool.args.__struct_config__.forbid_unknown_fields:
                 raise ValueError(f"The arguments of {tool.name} must forbid unknown fields.")
             self._tools[tool.name] = tool
+        self._specs = [
+            ToolSpec(each.name, each.description, _schema(each.args)) for each in self._tools.values()
+        ]
         self._rules = tuple(rules)
         self._asked: weakref.WeakSet[Asks] = weakref.WeakSet()
         self._permits: weakref.WeakSet[Allowed] = weakref.WeakSet()
@@ -107,7 +110,7 @@ class Gate:
 
     def specs(self) -> list[ToolSpec]:
         """The tools as a model is told of them, in the order in which they were given."""
-        return [ToolSpec(each.name, each.description, _schema(each.args)) for each in self._tools.values()]
+        return list(self._specs)
 
     def weigh(
         self, name: str, arguments: str, call: Call, *, allowed: Collection[str]

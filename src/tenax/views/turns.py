@@ -214,8 +214,8 @@ class Turns:
         if (call := self._call(recorded, event.message, event.call)) is not None:
             call.finished = True
 
-    def _stop(self, _recorded: Recorded, _event: RunStop) -> None:
-        if self.run is not None:
+    def _stop(self, recorded: Recorded, _event: RunStop) -> None:
+        if self.run is not None and recorded.run in {None, self.run.id}:
             self.run.stop = True
 
     def _finished(self, recorded: Recorded, event: RunFinished) -> None:
