@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from bench.lab import ROOT, Lab
@@ -32,7 +33,7 @@ def turns(lab: Lab) -> Iterator[Row]:
         for size in sizes:
             for _ in range(2):
                 ours("turn", size)
-            pair = compare(lab.size(15, quick=1), lambda: ours("turn", size), lambda: ours("bare", size))
+            pair = compare(lab.size(15, quick=1), partial(ours, "turn", size), partial(ours, "bare", size))
             own = pair.ours - pair.theirs
             said = f"a turn {seconds(pair.ours)}, the same bytes by a bare client {seconds(pair.theirs)}"
             what = f"SQLite: what is ours of a turn at {size:,} messages of history"

@@ -440,11 +440,12 @@ class ToolLate(Event, frozen=True):
 
 
 class RunFinished(Event, frozen=True):
-    """The open run ends."""
+    """The open run ends. `planned`: its process was stopped in good order, so going on with it counts as no attempt."""
 
     kind: ClassVar[str] = "run.finished"
     outcome: Literal["completed", "failed", "cancelled", "interrupted"]
     why: str = ""
+    planned: bool = False
 
 
 class RunLate(Event, frozen=True):

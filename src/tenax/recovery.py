@@ -83,7 +83,7 @@ UNKNOWN_OUTCOME = (
 )
 
 
-def interruption(run: OpenRun, why: str) -> list[Event]:
+def interruption(run: OpenRun, why: str, *, planned: bool = False) -> list[Event]:
     """The end of a run whose owner is gone. Text that was cut off is sealed; a call that may have been made and must
     not be made twice has an unknown outcome. A run that only failed to say that it was done is done.
     """
@@ -96,7 +96,7 @@ def interruption(run: OpenRun, why: str) -> list[Event]:
             events.append(ToolFinished(run.step.message, each.call.id, "unknown", UNKNOWN_OUTCOME))
     if run.answered:
         return [*events, RunFinished("completed")]
-    events.append(RunFinished("interrupted", why))
+    events.append(RunFinished("interrupted", why, planned))
     if run.said or run.step is not None:
         events.append(RunRecovered("recovered"))
     return events

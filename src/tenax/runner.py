@@ -253,7 +253,9 @@ class Lanes:
     async def _start(self, history: History, lease: Lease, inputs: list[int], before: OpenRun | None) -> str:
         run = self._journal.ids.run()
         instance = await self._journal.instance()
-        resumes, attempt = (before.id, before.started.attempt + 1) if before is not None else (None, 0)
+        resumes, attempt = None, 0
+        if before is not None:
+            resumes, attempt = before.id, before.started.attempt + (not before.planned)
         started = RunStarted(inputs, resumes, attempt, self._policy.place, instance)
         await self._append(history, lease, run, started)
         return run
@@ -284,7 +286,7 @@ class Lanes:
         return (
             policy.resume == "auto"
             and not before.stop
-            and before.started.attempt < RESUMES_MAX
+            and before.started.attempt + (not before.planned) <= RESUMES_MAX
             and age_us < policy.resume_seconds * 1e6
             and turns.newest_person <= max(before.inputs, default=0)
             and before.started.place == policy.place

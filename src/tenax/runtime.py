@@ -69,7 +69,11 @@ How = Literal["queue", "steer", "interrupt", "take over"]
 
 
 class Runtime:
-    """One user's conversations, answered here. Use it as `async with Runtime(config) as runtime`."""
+    """One user's conversations, answered here. Use it as `async with Runtime(config) as runtime`.
+
+    One that `serves` goes on with whatever other processes leave; otherwise it answers what is submitted to it, and ends.
+    `asks` is whether somebody can be asked for an approval.
+    """
 
     def __init__(
         self,
@@ -79,6 +83,7 @@ class Runtime:
         journal: Journal | None = None,
         models: Sequence[Model] | None = None,
         asks: bool = True,
+        serves: bool = True,
         limits: Limits | None = None,
         on_held: Callable[[str, int], None] | None = None,
     ) -> None:
@@ -88,7 +93,10 @@ class Runtime:
         self.journal = AsyncJournal(self._sync)
         self._models = models
         self._asks = asks
-        self._limits = limits or Limits()
+        self._serves = serves
+        self._limits = limits or Limits(
+            dollars_conversation=config.budget_conversation, dollars_day=config.budget_day
+        )
         self._held = _Held(self.journal, config.places.data / "spool", on_held)
         self._agent: Agent | None = None
         self._lanes: Lanes | None = None
@@ -119,14 +127,14 @@ class Runtime:
             if await self.journal.holder(f"run:{name}") is not None:
                 owned.add(name)
             elif self._owned is None or name in self._owned or each.run is None:
-                if self._can_answer():
+                if self._serves and self._can_answer():
                     self.lanes.wake(name, patient=False)
                 elif each.run is not None:
                     await self._mend(name, each.run)
         self._owned = owned
 
     async def _mend(self, conversation: str, run: str) -> None:
-        """Nobody can go on with it here; but a run whose owner is gone is shown as one."""
+        """Nobody goes on with it here; but a run whose owner is gone is shown as one."""
         try:
             await self.journal.apart(lambda: mend(self._sync, conversation, run))
         except Refused as error:
@@ -135,9 +143,10 @@ class Runtime:
     async def _keep_up(self) -> None:
         """Go on with what was ended in good order, and look again for what other processes leave."""
         if self._can_answer():
-            await self._unless_away(self._go_on_all)
+            if self._serves:
+                await self._unless_away(self._go_on_all)
             await self._unless_away(self._held.prepare)
-        while True:
+        while self._serves:
             await asyncio.sleep(_UPKEEP_SECONDS)
             await self._unless_away(self._look_after)
 

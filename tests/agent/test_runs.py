@@ -81,6 +81,23 @@ async def proved(runtime: Hands) -> None:
     assert report.problems == []
 
 
+# -- money ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limits", [Limits(dollars_conversation=0.5), Limits(dollars_day=0.5)])
+async def test_no_model_is_asked_once_a_budget_is_used_up(config: Config, limits: Limits) -> None:
+    """It is looked at before each call; the sentence says what was spent, and the message is not lost."""
+    model = ScriptedModel([Reply(words="dear", cost=0.5), Reply(words="dearer", cost=0.5)])
+    async with hands(config, model, limits=limits) as runtime:
+        name = await runtime.new()
+        await settled(runtime, name, (await runtime.submit(name, "first")).seq)
+        await settled(runtime, name, (await runtime.submit(name, "second")).seq)
+        assert len(model.bodies) == 1
+        (failed,) = [row for row in await runtime.transcript(name) if row.kind == "marker"]
+        assert (failed.state, "0.50 of 0.50 US dollars" in failed.text) == ("failed", True)
+        assert (await runtime.journal.spent(name)).cost == 0.5
+
+
 # -- messages while a run is busy ------------------------------------------------------------------------------
 
 

@@ -240,3 +240,18 @@ def test_a_hung_process_loses_its_lease_and_learns_it_when_it_wakes_up(
         "".join(row.text for row in rows if row.run == rows[1].run and row.kind == "assistant")
     )
     assert rows[-1].text == "here"
+
+
+def test_a_short_question_elsewhere_repairs_an_interrupted_run_and_does_not_use_up_its_attempts(
+    store_url: str, journal: Journal, tmp_path: Path
+) -> None:
+    """Who asks once answers once: what others left is shown as interrupted, and left for a process that stays."""
+    set_up(tmp_path, [Reply(words=SLOW, pause=0.1)])
+    name = new_conversation(store_url)
+    Child(ask, store_url, str(tmp_path), ["-p", "long", "-c", name], "reply.delta", 2).finish()
+    set_up(tmp_path, [Reply(words="quick")])
+    for _ in range(3):
+        assert Child(ask, store_url, str(tmp_path), ["-p", "hi"], "", 1, "x.txt").finish() == 0
+    assert outcomes(journal, name) == ["interrupted"]
+    attempts = [each.event for each in journal.read(name, limit=1000) if each.kind == RunStarted.kind]
+    assert [each.attempt for each in attempts if isinstance(each, RunStarted)] == [0]

@@ -12,16 +12,13 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "CONTRACTS.md").read_text("utf-8").split("## Not due yet")[0]
 ROWS = re.findall(r"^\| (\d\S*|[A-Z]{2}|J\d+) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
 DUE = {
-    "0.1",
-    "0.2",
-    "0.3",
-    "0.4",
-    "0.5",
-    "0.6",
-    "0.+1",
-    "0.+2",
-    "0.+3",
-    "0.+4",
+    *(f"0.{n}" for n in range(1, 7)),
+    *(f"0.+{n}" for n in range(1, 5)),
+    *(f"1.{n}" for n in range(1, 10)),
+    *(f"1.+{n}" for n in range(1, 4)),
+    *(f"2.{n}" for n in range(1, 12)),
+    *(f"2.+{n}" for n in range(1, 5)),
+    *("PC", "EO", "FD", "CV", "CO", "RD"),
     *(f"J{n}" for n in range(1, 19)),
 }
 

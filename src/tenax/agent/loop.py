@@ -15,7 +15,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -69,6 +69,8 @@ class Limits(msgspec.Struct, frozen=True):
     pause: float = 1.0
     """Before the first retry; then twice as long each time, up to a minute."""
     approval_seconds: float = 86_400.0
+    dollars_conversation: float | None = None
+    dollars_day: float | None = None
     lease_grace: float = 30.0
 
 
@@ -198,6 +200,8 @@ class Run:
                 return await self._finish(
                     "failed", f"It took {run.requests} steps without coming to an end, and was stopped."
                 )
+            if why := await self._over_budget():
+                return await self._finish("failed", why)
             await self._open_epoch()
             if await self._made_room():
                 continue
@@ -326,6 +330,20 @@ class Run:
             ContextOpened(reason, self.model.name, Blob(prompt), Blob(tools), settings, RENDERER)
         )
         await self._catch_up()
+
+    async def _over_budget(self) -> str:
+        """Why no more may be spent, if so. Only what has a price counts; the docs say so."""
+        limits = self.agent.limits
+        for limit, conversation, where in (
+            (limits.dollars_conversation, self.conversation, "this conversation"),
+            (limits.dollars_day, None, "today (UTC)"),
+        ):
+            if limit is None:
+                continue
+            spent = await self._while_away(partial(self.journal.spent, conversation))
+            if spent.cost >= limit:
+                return f"The budget for {where} is used up: {spent.cost:.2f} of {limit:.2f} US dollars. Raise it in the configuration."
+        return ""
 
     async def _made_room(self) -> bool:
         """Compact, if the context is near its limit. True if it is another one now."""
@@ -562,7 +580,7 @@ class Run:
                 run = self.turns.run
                 if run is not None and run.id == self.id:
                     run.said = whole or run.said
-                    await self.record(*interruption(run, why))
+                    await self.record(*interruption(run, why, planned=True))
         except LeaseLost:
             await self._leave_late()
         except (TimeoutError, Refused) as error:

@@ -45,7 +45,7 @@ def ask(config: Config, words: str, *, conversation: str | None, how: How, as_js
 
 async def _ask(config: Config, words: str, conversation: str | None, how: How, *, as_json: bool) -> int:
     printer = _Lines() if as_json else _Words()
-    runtime = Runtime(config, asks=False, on_held=printer.held)
+    runtime = Runtime(config, asks=False, serves=False, on_held=printer.held)
     try:
         runtime.agent  # noqa: B018  (what is not set up is said before anything is stored)
     except ConfigError:

@@ -73,6 +73,7 @@ class AsyncJournal(Twin[Journal]):
 
     def __init__(self, journal: Journal, threads: Threads | None = None) -> None:
         super().__init__(journal, threads or Threads(THREADS))
+        self._instance: str | None = None
 
     @property
     def journal(self) -> Journal:
@@ -184,7 +185,9 @@ class AsyncJournal(Twin[Journal]):
 
     async def instance(self) -> str:
         """This process, as the store knows it."""
-        return await self._threads.run(lambda: self.journal.instance)
+        if self._instance is None:
+            self._instance = await self._threads.run(lambda: self.journal.instance)
+        return self._instance
 
     async def close(self) -> None:
         """Commit what waits and let go of the store, for all its users."""

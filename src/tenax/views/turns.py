@@ -82,6 +82,7 @@ class OpenRun(msgspec.Struct):
     stop: bool = False
     finished: Literal["", "completed", "failed", "cancelled", "interrupted"] = ""
     finished_at: int = 0
+    planned: bool = False
     ended: int = 0
     """The seq of its end."""
     sealed: bool = False
@@ -222,6 +223,7 @@ class Turns:
         run = self._of(recorded)
         if run is not None:
             run.finished, run.finished_at, run.ended = event.outcome, recorded.at, recorded.seq
+            run.planned = event.planned
             self.last = run
             if self.run is run:
                 self.run = None
