@@ -51,8 +51,8 @@ def turns(lab: Lab) -> Iterator[Row]:
                 theirs("turn", size)
                 pair = compare(
                     lab.size(7, quick=1),
-                    lambda: theirs("turn", size),
-                    lambda: ours("turn", size),
+                    partial(theirs, "turn", size),
+                    partial(ours, "turn", size),
                     within=60.0,
                 )
                 what = f"a turn at {size:,} messages of history, beside {name}"
