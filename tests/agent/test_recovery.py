@@ -253,6 +253,14 @@ def test_output_that_is_there_before_the_repair_is_found_by_the_next_read(db: Se
     assert marker_in(rows)["state"] == "recovered"
 
 
+def test_output_that_is_there_before_the_repair_stands_under_the_input_that_waited(db: SessionDB) -> None:
+    """The repair takes the input for the run; what the run wrote stands below it, though it was stored before."""
+    db.journal.append(conversation_of(db), [MessageUser([Text("q")], ask=True)])
+    write_late(db)
+    repair(db, "s-1", "r-1")
+    assert told(rows_of(db)[:-1], 4) == [("user", "", "q"), *LATE]
+
+
 def test_the_same_words_twice_are_two(db: SessionDB) -> None:
     """Writers at the same time: each event has its place, also where two say the same."""
     repair(db, "s-1", "r-1")

@@ -263,6 +263,9 @@ class Transcript:
     def _run_finished(self, recorded: Recorded, event: RunFinished) -> None:
         run = recorded.run or ""
         self._finished[run] = recorded.seq
+        for name in self._runs_rows.get(run, ()):  # what came late and before this stands above the marker too
+            if (row := self._rows.get(name)) is not None and row.late and row.key[1] < 0:
+                self._alter(name, key=(recorded.seq, -1, row.key[2]))
         if self._run == run:
             self._run = None
         states = {"failed": "failed", "cancelled": "stopped", "interrupted": "pending"}
@@ -303,7 +306,7 @@ class Transcript:
             case "tool_complete":
                 tool = str(event.payload.get("name", ""))
                 for row in reversed(mine):
-                    if row.kind == "tool" and row.state == "running" and row.name == tool:
+                    if row.kind == "tool" and row.state == "running" and tool in {row.name, ""}:
                         self._adds[recorded.seq] = row.id
                         failed = bool(event.payload.get("is_error"))
                         self._alter(row.id, state="failed" if failed else "done", text=text)
