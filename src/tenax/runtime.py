@@ -195,6 +195,8 @@ class Runtime:
                 await asyncio.wait_for(self.journal.close(), max(0.5, until - loop.time()))
             except TimeoutError:
                 log.warning("The store does not answer, and was left as it is.", extra={"action": "left"})
+        else:
+            self.journal.let_go()
 
     # -- who answers -----------------------------------------------------------------------------------------
 

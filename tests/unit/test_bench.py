@@ -18,5 +18,18 @@ def test_a_quick_run_prints_the_page_with_every_part() -> None:
     table = done.stdout.split("## Figures\n")[1].split("\n## ")[0]
     keys = re.findall(r"^\| `([a-z0-9-]+)` \| [^|]+ \| [^|]* \| [^|]* \|$", table, re.MULTILINE)
     assert len(keys) == len(set(keys)) == table.count("| `")
-    parts = {"append", "callers", "streams", "flat", "search", "peer", "turn", "first", "restart", "bytes", "import", "memory"}
+    parts = {
+        "append",
+        "callers",
+        "streams",
+        "flat",
+        "search",
+        "peer",
+        "turn",
+        "first",
+        "restart",
+        "bytes",
+        "import",
+        "memory",
+    }
     assert parts <= {key.split("-")[0] for key in keys}

@@ -16,20 +16,21 @@ import re
 import sys
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from tenax.agent.history import History
 from tenax.agent.loop import Agent, Run
-from tenax.errors import OutcomeUnknown, StoreUnavailable, TenaxError
+from tenax.errors import OutcomeUnknown, StoreUnavailable
 from tenax.events import Blob, ContextKept, ContextOpened, ModelUsed
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.models.base import Answer, Failure, Model, Piece, Words
 from tenax.parts import Text, ToolResult, text_of
-from tenax.sessions import AsyncSessionDB, SessionDB
 from tenax.sessions import Compacted as Rotated
+from tenax.sessions import SessionDB
 from tenax.views.context import TRIMMED_CHARS, Context, Message, Placed, fenced
 
 __all__ = [
@@ -248,7 +249,6 @@ class Compactor:
 
     def __init__(self, journal: Journal) -> None:
         self._db = SessionDB(journal=journal)
-        self._async = AsyncSessionDB(self._db)
 
     async def make_room(self, run: Run) -> bool:
         """Compact if the context is nearly full. True if it is another one now, or the run has to look again."""
@@ -307,7 +307,7 @@ class Compactor:
         if stretch is None or cut == 0:
             return NothingToDo(**same)
         holder = f"compact-{uuid.uuid4().hex}"
-        locked = await self._lock(stretch, holder, agent.limits.silence * 2)
+        locked = await journal.apart(partial(_lock, self._db, stretch, holder))
         if locked is False:
             return Busy(**same)
         try:
@@ -319,7 +319,8 @@ class Compactor:
             before, after = estimate(context.items), len(summary) // 4 + estimate(context.items[cut:])
             if after >= before:
                 return Aborted(**same, why="The summary is no shorter than what it would stand for.")
-            rotated = await self._async.rotate(
+            rotate = partial(
+                self._db.rotate,
                 stretch,
                 summary=summary,
                 covers_to=covered[-1].place,
@@ -331,25 +332,14 @@ class Compactor:
                 lease=run.lease if run is not None else None,
                 run=run.id if run is not None else None,
             )
+            rotated = await journal.apart(rotate)
         finally:
             if locked:
-                await self._unlock(stretch, holder)
+                await journal.apart(partial(_unlock, self._db, stretch, holder))
         if not isinstance(rotated, Rotated):
             return Superseded(**same, by=rotated.by)
         return Compacted(messages=[], session_id=rotated.session_id, summary=summary, tokens_before=before,
                          tokens_after=after)  # fmt: skip
-
-    async def _lock(self, stretch: str, holder: str, seconds: float) -> bool | None:
-        """As `_lock` for a caller without a loop."""
-        try:
-            return await self._async.try_acquire_compression_lock(stretch, holder, seconds)
-        except TenaxError as error:
-            _say_no_lock(error)
-            return None
-
-    async def _unlock(self, stretch: str, holder: str) -> None:
-        with contextlib.suppress(TenaxError):  # it runs out by itself
-            await self._async.release_compression_lock(stretch, holder)
 
     async def _ask(
         self,

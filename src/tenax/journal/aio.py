@@ -73,7 +73,6 @@ class AsyncJournal(Twin[Journal]):
 
     def __init__(self, journal: Journal, threads: Threads | None = None) -> None:
         super().__init__(journal, threads or Threads(THREADS))
-        self._instance: str | None = None
 
     @property
     def journal(self) -> Journal:
@@ -185,9 +184,11 @@ class AsyncJournal(Twin[Journal]):
 
     async def instance(self) -> str:
         """This process, as the store knows it."""
-        if self._instance is None:
-            self._instance = await self._threads.run(lambda: self.journal.instance)
-        return self._instance
+        return await self._threads.run(lambda: self.journal.instance)
+
+    def let_go(self) -> None:
+        """Let the threads of this facade end; the journal stays open."""
+        self._threads.stop()
 
     async def close(self) -> None:
         """Commit what waits and let go of the store, for all its users."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -24,6 +25,7 @@ _NETWORK = frozenset(
     }
 )  # fmt: skip
 _protected: set[str] = set()
+_protecting = threading.Lock()
 _hooked = False
 _forks = 0
 
@@ -45,13 +47,14 @@ def protect(path: Path) -> None:
     """Refuse, from now on and in this process, to let another SQLite library open this store."""
     global _hooked  # noqa: PLW0603  (an audit hook is for the life of the process)
     real = str(path.resolve())
-    if real in _protected:
-        return
-    _refuse_if_open(real)
-    _protected.add(real)
-    if not _hooked:
-        _hooked = True
-        sys.addaudithook(_audit)
+    with _protecting:  # who comes second may find the file open already, by the first
+        if real in _protected:
+            return
+        _refuse_if_open(real)
+        _protected.add(real)
+        if not _hooked:
+            _hooked = True
+            sys.addaudithook(_audit)
 
 
 def _audit(event: str, args: tuple[object, ...]) -> None:

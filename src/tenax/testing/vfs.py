@@ -10,8 +10,7 @@ or to be the last thing that the process does.
 
 With `remembers` it also keeps what was written and what was flushed. `after_kill` and `after_power_loss` then lay out
 the files as a killed process or a power loss at this instant would leave them. A flush that failed is taken at its
-worst, which is Linux's way: what it should have flushed counts as clean and never reaches the disk, and every other
-handle of the file is told once, at its next flush.
+worst, which is Linux's way: what it should have flushed counts as clean and never reaches the disk.
 """
 
 from __future__ import annotations
@@ -221,8 +220,6 @@ class _Image:
     def __init__(self) -> None:
         self.written = bytearray()
         self.flushed = bytearray()
-        self.failures = 0
-        """How many flushes have failed."""
         self._dirty: list[tuple[int, int]] = []
         self._size: int | None = None
 
@@ -247,12 +244,11 @@ class _Image:
             data = self.written[start:end]
             self.flushed.extend(bytes(max(0, start + len(data) - len(self.flushed))))
             self.flushed[start : start + len(data)] = data
-        self._dirty, self._size = [], None
+        self.fail_to_flush()
 
     def fail_to_flush(self) -> None:
         """What was dirty counts as clean from now on, though it never reached the disk."""
         self._dirty, self._size = [], None
-        self.failures += 1
 
 
 class _File(apsw.VFSFile):
@@ -268,7 +264,6 @@ class _File(apsw.VFSFile):
             self._file = "wal"
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         self._image = disk.image(path) if path else None
-        self._failures = self._image.failures if self._image is not None else 0
         if self._image is not None and (size := self.xFileSize()):
             self._image.known(self.xRead(size, 0))
 
@@ -286,20 +281,15 @@ class _File(apsw.VFSFile):
     def xSync(self, flags: int) -> None:  # noqa: N802
         if self._disk.sync_ms:
             time.sleep(self._disk.sync_ms / 1000)
-        image = self._image
         try:
             self._disk.reach("sync", self._file)
         except apsw.Error:
-            if image is not None:
-                image.fail_to_flush()
-                self._failures = image.failures
+            if self._image is not None:
+                self._image.fail_to_flush()
             raise
         super().xSync(flags)
-        if image is not None:
-            image.flush()
-            if self._failures != image.failures:
-                self._failures = image.failures
-                raise apsw.IOError("another handle of this file failed to flush it")
+        if self._image is not None:
+            self._image.flush()
 
     def excepthook(self, *error: object) -> bool:  # the usual three
         """Say nothing, as the disk does."""

@@ -263,7 +263,9 @@ class Transcript:
     def _run_finished(self, recorded: Recorded, event: RunFinished) -> None:
         run = recorded.run or ""
         self._finished[run] = recorded.seq
-        for name in self._runs_rows.get(run, ()):  # what came late and before this stands above the marker too
+        for name in self._runs_rows.get(
+            run, ()
+        ):  # what came late and before this stands above the marker too
             if (row := self._rows.get(name)) is not None and row.late and row.key[1] < 0:
                 self._alter(name, key=(recorded.seq, -1, row.key[2]))
         if self._run == run:
