@@ -490,6 +490,11 @@ class AsyncSessionDB(Twin[SessionDB]):
         super().__init__(db, Threads(THREADS))
         self._db = db
 
+    async def close(self) -> None:
+        """Let go of the store, and of the threads."""
+        await self._threads.run(self._db.close)
+        self._threads.stop()
+
     create_session = awaited(SessionDB.create_session)
     get_session = awaited(SessionDB.get_session)
     append_message = awaited(SessionDB.append_message)
@@ -513,4 +518,3 @@ class AsyncSessionDB(Twin[SessionDB]):
     delete_session = awaited(SessionDB.delete_session)
     list_sessions = awaited(SessionDB.list_sessions)
     search = awaited(SessionDB.search)
-    close = awaited(SessionDB.close)
