@@ -76,6 +76,7 @@ class Lanes:
         """Leases that could not be given back, because the store was away."""
         self._histories: OrderedDict[str, History] = OrderedDict()
         self._closed = False
+        self._me = ""
 
     def wake(self, conversation: str, *, patient: bool = True, resume: bool = False) -> None:
         """There may be something to do. `patient`: wait for another process that has the conversation now."""
@@ -149,11 +150,17 @@ class Lanes:
     async def _claim(self, conversation: str, *, take_over: bool = False) -> Lease | None:
         limits = self._agent(conversation).limits
         seconds = limits.silence + limits.lease_grace
-        holder = await self._journal.instance()
+        holder = await self._instance()
         if conversation in self._kept:
             await self._journal.release(self._kept[conversation])
             del self._kept[conversation]
         return await self._journal.claim(f"run:{conversation}", holder, seconds, take_over=take_over)
+
+    async def _instance(self) -> str:
+        """This process, as the store knows it: the same as long as the store is open."""
+        if not self._me:
+            self._me = await self._journal.instance()
+        return self._me
 
     async def _release(self, conversation: str, lease: Lease) -> None:
         try:
@@ -252,7 +259,7 @@ class Lanes:
 
     async def _start(self, history: History, lease: Lease, inputs: list[int], before: OpenRun | None) -> str:
         run = self._journal.ids.run()
-        instance = await self._journal.instance()
+        instance = await self._instance()
         resumes, attempt = None, 0
         if before is not None:
             resumes, attempt = before.id, before.started.attempt + (not before.planned)

@@ -36,7 +36,11 @@ from tenax.errors import (
 )
 from tenax.events import (
     ApprovalAnswered,
+    ConversationArchived,
     ConversationOpened,
+    ConversationPinned,
+    ConversationRestored,
+    ConversationTitled,
     Event,
     MessageUser,
     ModelRequested,
@@ -48,12 +52,13 @@ from tenax.events import (
 )
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
-from tenax.journal.base import Dedup, Recorded
+from tenax.journal.base import Dedup, Erased, Hits, Recorded, Summary
 from tenax.journal.spool import Entry, Spool, left
 from tenax.models import Model, ToolSpec, connect
 from tenax.parts import Part, Text
 from tenax.recovery import hand_in, mend, open_rows
 from tenax.runner import RESUME_SECONDS, Lanes, Policy
+from tenax.sessions import SessionDB
 from tenax.tools import Gate, ReadFile, WriteFile
 from tenax.views.transcript import Change, Row, Transcript
 from tenax.views.turns import Turns
@@ -356,6 +361,67 @@ class Runtime:
             await self.journal.get_blob(opened.tools.blob) or b"[]", type=list[ToolSpec]
         )
         return Rendered().body(model, history, (prompt or b"").decode(), tools, event.inputs)
+
+    async def conversations(
+        self, *, archived: bool = False, after: tuple[int, int, int] | None = None, limit: int = 50
+    ) -> list[Summary]:
+        """A page of the list. `after` is the `place` of the last one seen."""
+        return await self.journal.conversations(archived=archived, after=after, limit=limit)
+
+    async def search(
+        self,
+        words: str,
+        *,
+        conversation: str | None = None,
+        before: tuple[int, int] | None = None,
+        limit: int = 20,
+    ) -> Hits:
+        """Everything that was ever said with these words, newest first."""
+        return await self.journal.search(words, conversation=conversation, before=before, limit=limit)
+
+    # -- what a person does with a conversation --------------------------------------------------------------
+
+    async def rename(self, conversation: str, title: str | None) -> None:
+        """Give it a title, or none."""
+        await self.journal.append(conversation, [ConversationTitled(title)])
+
+    async def pin(self, conversation: str, *, pinned: bool = True) -> None:
+        """Keep it at the top of the list, or no longer."""
+        await self.journal.append(conversation, [ConversationPinned(pinned)])
+
+    async def archive(self, conversation: str, *, archived: bool = True) -> None:
+        """Leave it out of the list, or bring it back. It is still found."""
+        await self.journal.append(conversation, [ConversationArchived(archived)])
+
+    async def undo(self, conversation: str, *, to: int | None = None) -> int:
+        """Take back everything after a seq; without one, the last message of a person and what followed."""
+        return await self._as_session(conversation, lambda db, name: db.undo(name, to))
+
+    async def clear(self, conversation: str) -> int:
+        """Everything so far leaves transcript and context. Its seq, which `restore` takes."""
+        return await self._as_session(conversation, lambda db, name: db.clear(name))
+
+    async def restore(self, conversation: str, of: int) -> None:
+        """Take back the undo or the clear at this seq."""
+        await self.journal.append(conversation, [ConversationRestored(of)])
+
+    async def fork(self, conversation: str, *, upto: int | None = None) -> str:
+        """A new conversation with what stands up to a seq; its id."""
+        return await self.journal.fork(conversation, upto=upto)
+
+    async def erase(self, conversation: str, seqs: Sequence[int], *, why: str = "") -> Erased:
+        """Take the text of these events away for good, and all that was derived from it."""
+        return await self.journal.erase(conversation, seqs, by=self._sync.user or "", why=why)
+
+    async def delete(self, conversation: str) -> None:
+        """Delete it. Only its tombstone is left."""
+        await self.journal.delete(conversation)
+
+    async def _as_session(self, conversation: str, work: Callable[[SessionDB, str], int]) -> int:
+        stretch = (await self.journal.head(conversation)).stretch
+        if stretch is None:
+            raise InvalidInput("This conversation was ended.")
+        return await self.journal.apart(lambda: work(SessionDB(journal=self._sync), stretch))
 
     async def compact(self, conversation: str) -> Outcome:
         """Shorten the context now, whatever its length."""

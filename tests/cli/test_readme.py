@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tenax.testing import Provider
+from tools import numbers
 from tools.picture import TARGET, picture
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +68,8 @@ def test_the_ten_lines_do_what_they_say(tmp_path: Path) -> None:
     assert len([line for line in code.splitlines() if line]) <= 12
 
 
-def test_the_readme_is_short_and_its_picture_is_current() -> None:
-    """At most 150 lines, and the drawing is what the script draws."""
+def test_the_readme_is_short_and_its_picture_and_numbers_are_current() -> None:
+    """At most 150 lines; the drawing is what the script draws, and the numbers are those of the last run."""
+    assert numbers.page() == README
     assert len(README.splitlines()) <= 150
     assert TARGET.read_text("utf-8") == picture()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Listener", "Notifier"]
 
-NOTICES_PER_SECOND_MAX: Final = 50
+NOTICES_PER_SECOND_MAX: Final = 100
 PAYLOAD_BYTES_MAX: Final = 7000
 MANY: Final = "*"
 """Stands for more conversations than a payload can name."""
