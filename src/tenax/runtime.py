@@ -13,6 +13,7 @@ import itertools
 import logging
 import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -26,6 +27,7 @@ from tenax.agent.loop import Agent, Limits, Rendered
 from tenax.agent.prompt import PROMPT
 from tenax.config import Config
 from tenax.errors import (
+    CannotOpen,
     ConfigError,
     Gone,
     InvalidInput,
@@ -94,6 +96,8 @@ class Runtime:
     ) -> None:
         self._config = config
         self._owns = journal is None
+        if journal is None and config.store_url == f"sqlite:///{config.places.database}":
+            _make(config.places.data)
         self._sync = journal if journal is not None else journals.open(config.store_url, user=user)
         self.journal = AsyncJournal(self._sync)
         self._models = models
@@ -323,7 +327,13 @@ class Runtime:
     # -- reading ---------------------------------------------------------------------------------------------
 
     async def transcript(self, conversation: str, *, before: int | None = None, limit: int = 50) -> list[Row]:
-        """The last rows, or the last before a seq. Opening a conversation also looks for output that came late."""
+        """The last rows, or the last before a seq.
+
+        Opening a conversation also repairs a run whose owner is gone, and looks for output that came late.
+        """
+        run = (await self.journal.head(conversation)).run
+        if run is not None and await self.journal.holder(f"run:{conversation}") is None:
+            await self._unless_away(partial(self._mend, conversation, run))
         return await self.journal.apart(
             lambda: open_rows(self._sync, conversation, before=before, limit=limit)
         )
@@ -431,6 +441,16 @@ class Runtime:
         history = History(self.journal, conversation)
         await history.catch_up()
         return history
+
+
+def _make(folder: Path) -> None:
+    """The usual place of the store, for the first time."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotOpen(
+            f"{folder} cannot be made: {error.strerror}.", hint="set TENAX_HOME to a folder of yours"
+        ) from error
 
 
 def _settled(turns: Turns, seq: int) -> bool:

@@ -205,3 +205,19 @@ def read_until(pipe: IO[bytes], words: bytes) -> bytes:
         found += os.read(pipe.fileno(), 1024)
     watchdog.cancel()
     return found
+
+
+def test_the_first_question_makes_the_place_for_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a machine without a store the usual folder is made, for this person only."""
+    home = tmp_path / "not" / "yet"
+    script = tmp_path / "script.json"
+    script.write_bytes(msgspec.json.encode(Script([Reply(words=ANSWER)])))
+    config = tmp_path / "config.toml"
+    config.write_text(f'[models.main]\napi = "script"\nurl = "{script}"\nname = "demo"\n')
+    monkeypatch.delenv("TENAX_STORE", raising=False)
+    monkeypatch.setenv("TENAX_HOME", str(home))
+    monkeypatch.setenv("TENAX_CONFIG", str(config))
+    assert tenax(capsys, "-p", "hello")[:2] == (0, f"{ANSWER}\n")
+    assert home.stat().st_mode & 0o077 == 0

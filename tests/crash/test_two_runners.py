@@ -255,3 +255,21 @@ def test_a_short_question_elsewhere_repairs_an_interrupted_run_and_does_not_use_
     assert outcomes(journal, name) == ["interrupted"]
     attempts = [each.event for each in journal.read(name, limit=1000) if each.kind == RunStarted.kind]
     assert [each.attempt for each in attempts if isinstance(each, RunStarted)] == [0]
+
+
+def test_a_conversation_whose_process_was_killed_is_shown_as_interrupted(
+    store_url: str, tmp_path: Path
+) -> None:
+    """Opening it is enough: nobody has to ask anything first."""
+    set_up(tmp_path, [Reply(words=SLOW, pause=0.1)])
+    name = new_conversation(store_url)
+    Child(ask, store_url, str(tmp_path), ["-p", "long", "-c", name], "reply.delta", 2).finish()
+
+    async def opened() -> list[tuple[str, str]]:
+        runtime = Runtime(config_of(store_url, tmp_path))
+        try:
+            return [(row.kind, row.state) for row in await runtime.transcript(name)]
+        finally:
+            await runtime.close()
+
+    assert asyncio.run(opened()) == [("user", ""), ("assistant", "cut"), ("marker", "recovered")]
