@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 import tenax
@@ -212,6 +213,23 @@ def requests(url: str, journal: Journal, name: str, home: Path) -> list[bytes]:
     return asyncio.run(work())
 
 
+def stop_at_rest(pid: int, journal: Journal, url: str) -> None:
+    """SIGSTOP, but not in the middle of a transaction: a server gives up on such a one only after half a minute."""
+    with journal.store.transaction():
+        os.kill(pid, signal.SIGSTOP)
+    for _ in range(200 if url.startswith("postgresql") else 0):
+        with psycopg.connect(url) as connection:
+            row = connection.execute(
+                "select count(*) from pg_stat_activity where datname = current_database()"
+                " and xact_start is not null and pid <> pg_backend_pid()"
+            ).fetchone()
+        if row == (0,):
+            return
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.02)
+        os.kill(pid, signal.SIGSTOP)
+
+
 def test_a_hung_process_loses_its_lease_and_learns_it_when_it_wakes_up(
     store_url: str, journal: Journal, tmp_path: Path
 ) -> None:
@@ -222,8 +240,7 @@ def test_a_hung_process_loses_its_lease_and_learns_it_when_it_wakes_up(
     wait_for(journal, name, "reply.delta", 3)
     pid = first.process.pid
     assert pid is not None
-    with journal.store.transaction():  # so that it is not stopped while it holds the store
-        os.kill(pid, signal.SIGSTOP)
+    stop_at_rest(pid, journal, store_url)
     second = Child(limited, store_url, str(tmp_path), name, "two", "queue", 1.0)
     assert second.finish() == 0
     assert outcomes(journal, name) == ["interrupted", "completed"]
