@@ -230,7 +230,7 @@ class ContextOpened(Event, frozen=True):
     """
 
     kind: ClassVar[str] = "context.opened"
-    reason: Literal["start", "changed", "trimmed", "compacted"]
+    reason: Literal["start", "changed", "trimmed"]
     model: str
     prompt: Blob
     tools: Blob

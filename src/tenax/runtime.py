@@ -8,10 +8,7 @@ any moment, and the next one shows the same.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
 import logging
-import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +19,7 @@ import msgspec
 
 from tenax import journal as journals
 from tenax.agent.compact import Compactor, Outcome
+from tenax.agent.held import Held
 from tenax.agent.history import History, context_at
 from tenax.agent.loop import Agent, Limits, Rendered
 from tenax.agent.prompt import PROMPT
@@ -29,11 +27,8 @@ from tenax.config import Config
 from tenax.errors import (
     CannotOpen,
     ConfigError,
-    Gone,
     InvalidInput,
-    NoSuchConversation,
     Refused,
-    StoreUnavailable,
     TenaxError,
 )
 from tenax.events import (
@@ -43,22 +38,16 @@ from tenax.events import (
     ConversationPinned,
     ConversationRestored,
     ConversationTitled,
-    Event,
     MessageUser,
     ModelRequested,
-    RunFinished,
     RunStop,
-    Unknown,
-    decode,
-    encode,
 )
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Dedup, Erased, Hits, Recorded, Summary
-from tenax.journal.spool import Entry, Spool, left
 from tenax.models import Model, ToolSpec, connect
 from tenax.parts import Part, Text
-from tenax.recovery import hand_in, mend, open_rows
+from tenax.recovery import mend, open_rows
 from tenax.runner import RESUME_SECONDS, Lanes, Policy
 from tenax.sessions import SessionDB
 from tenax.tools import Gate, ReadFile, WriteFile
@@ -71,7 +60,6 @@ log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 5.0
 _UPKEEP_SECONDS = 10.0
-_RECENT_MAX = 1000
 How = Literal["queue", "steer", "interrupt", "take over"]
 
 
@@ -106,7 +94,7 @@ class Runtime:
         self._limits = limits or Limits(
             dollars_conversation=config.budget_conversation, dollars_day=config.budget_day
         )
-        self._held = _Held(self.journal, config.places.data / "spool", on_held)
+        self._held = Held(self.journal, config.places.data / "spool", on_held)
         self._agent: Agent | None = None
         self._lanes: Lanes | None = None
         self._compactor = Compactor(self._sync)
@@ -166,22 +154,10 @@ class Runtime:
             log.warning("%s It is tried later.", error, extra={"action": "upkeep_waits"})
 
     async def _go_on_all(self) -> None:
-        for conversation in await self._interrupted():
-            self.lanes.wake(conversation, patient=False)
-
-    async def _interrupted(self) -> list[str]:
-        """Conversations of the last minutes whose last run was interrupted. Whether it goes on is the lane's to say."""
-        since, found = self.journal.clock.now_us() - int(RESUME_SECONDS * 1e6), []
-        for archived in (False, True):
-            for each in await self.journal.conversations(archived=archived, limit=_RECENT_MAX):
-                if each.updated_at >= since and not each.running:
-                    with contextlib.suppress(Gone, NoSuchConversation):
-                        turns = (await self.journal.head(each.conversation)).turns
-                        last = await self.journal.fact(each.conversation, turns) if turns else None
-                        ended = last.event if last is not None else None
-                        if isinstance(ended, RunFinished) and ended.outcome == "interrupted":
-                            found.append(each.conversation)
-        return found
+        """Wake the lanes of runs that were interrupted lately. Whether such a run goes on is the lane's to say."""
+        since = self.journal.clock.now_us() - int(RESUME_SECONDS * 1e6)
+        for each in await self.journal.interrupted(since):
+            self.lanes.wake(each.conversation, patient=False)
 
     async def close(self) -> None:
         """End the runs of this process so that the next start goes on with them, and let go of the store.
@@ -458,91 +434,3 @@ def _settled(turns: Turns, seq: int) -> bool:
         return False
     run = turns.run
     return run is None or seq not in run.inputs or bool(run.waits)
-
-
-class _Held:
-    """The spool of this runtime, its room taken before it is needed, and the handing in of dead ones'."""
-
-    def __init__(self, journal: AsyncJournal, folder: Path, tell: Callable[[str, int], None] | None) -> None:
-        self._journal = journal
-        self._folder = folder
-        self._tell = tell
-        self._spool: Spool | None = None
-        self._making: asyncio.Task[Spool] | None = None
-        self._runs: dict[tuple[str, str], int] = {}
-
-    async def prepare(self) -> Spool:
-        """Take the room now: a disk that is full has none when it is needed."""
-        making = self._making
-        if making is None or (making.done() and making.exception() is not None):
-            making = self._making = asyncio.create_task(self._make(), name="spool")
-        return await asyncio.shield(making)
-
-    async def _make(self) -> Spool:
-        name = f"{await self._journal.instance()}.{next(_numbers)}"
-        self._spool = await asyncio.to_thread(Spool, self._folder, name)
-        return self._spool
-
-    async def hold(self, conversation: str, run: str, event: Event) -> None:
-        journal = self._journal
-        body = encode(event)
-        entry = Entry(journal.user or "", conversation, run, event.kind, body, journal.clock.now_us())
-        spool = self._spool or await self.prepare()
-        self._runs[conversation, run] = held = self._runs.get((conversation, run), 0) + len(body)
-        await asyncio.to_thread(spool.write, entry)
-        if self._tell is not None:
-            self._tell(conversation, held)
-
-    async def let_go(self, conversation: str, run: str) -> None:
-        self._runs.pop((conversation, run), None)
-        if self._tell is not None:
-            self._tell(conversation, 0)
-        if not self._runs and self._spool is not None:
-            await asyncio.to_thread(self._spool.read)
-            await asyncio.to_thread(self._spool.clear)
-
-    async def sweep(self) -> None:
-        """Hand in what dead processes of this host held, each once; then say that no more will come of them."""
-        everybody = self._journal.of(None)
-        before = await everybody.instances()
-        known = {each.id for each in before}
-        for spool in await asyncio.to_thread(left, self._folder, lambda name: _owner(name) not in known):
-            try:
-                await self._ship(spool)
-            except TenaxError as error:
-                log.warning("A spool is kept for later: %s", error, extra={"action": "spool_kept"})
-                spool.close(remove=False)
-                continue
-            spool.close(remove=True)
-        kept = {_owner(each.parent.name) for each in self._folder.glob("*/spool")}
-        for each in before:
-            gone = each.host == platform.node() and not each.alive and each.swept_at is None
-            if gone and each.id not in kept:
-                with contextlib.suppress(StoreUnavailable):  # it is said the next time
-                    await everybody.swept(each.id)
-
-    async def _ship(self, spool: Spool) -> None:
-        runs: dict[tuple[str, str, str], list[Event]] = {}
-        for entry in await asyncio.to_thread(spool.read):
-            event = decode(entry.kind, entry.body)
-            if not isinstance(event, Unknown):
-                runs.setdefault((entry.user, entry.conversation, entry.run), []).append(event)
-        for (user, conversation, run), events in runs.items():
-            with contextlib.suppress(Gone, NoSuchConversation):  # deleted meanwhile, and so is this
-                await hand_in(
-                    self._journal.of(user), conversation, run, events, instance=_owner(spool.instance)
-                )
-
-    async def close(self) -> None:
-        if self._making is not None:
-            await asyncio.wait({self._making}, timeout=1.0)
-        if self._spool is not None:
-            self._spool.close(remove=not self._runs)
-
-
-_numbers = itertools.count(1)
-"""A process may have a runtime for each of its users, and each has a spool of its own."""
-
-
-def _owner(spool: str) -> str:
-    return spool.partition(".")[0]

@@ -164,7 +164,7 @@ def test_a_wrong_key_is_told_and_the_message_is_kept(
     assert "does not accept the key. Check `key`" in err
     assert "hunter2" not in err
     name = conversation_in(err)
-    assert err.endswith(f"go on: tenax -p -c {name} ...\n")
+    assert err.endswith(f'go on: tenax -p "..." -c {name}\n')
     set_up(home, [Reply(words=ANSWER)])
     assert tenax(capsys, "-p", "again", "-c", name)[:2] == (0, f"{ANSWER}\n")
     assert "hello" in tenax(capsys, "show", name)[1]

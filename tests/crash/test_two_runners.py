@@ -228,6 +228,7 @@ def stop_at_rest(pid: int, journal: Journal, url: str) -> None:
         os.kill(pid, signal.SIGCONT)
         time.sleep(0.02)
         os.kill(pid, signal.SIGSTOP)
+    assert url.startswith("sqlite"), "it was never at rest"
 
 
 def test_a_hung_process_loses_its_lease_and_learns_it_when_it_wakes_up(

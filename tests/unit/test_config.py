@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tenax.config import Config, load, shown
+from tenax.config import MODEL, SECTIONS, TOP, Config, load, shown
 from tenax.errors import ConfigError
 
 
@@ -363,3 +363,11 @@ def test_a_mistake_about_models_is_told(env: dict[str, str], text: str, said: st
         load(env)
     assert str(file) in str(caught.value)
     assert hint in caught.value.hint
+
+
+def test_every_setting_stands_on_its_page() -> None:
+    """A setting without a word for the person who sets it is none."""
+    page = (Path(__file__).parents[2] / "docs" / "CONFIGURATION.md").read_text("utf-8")
+    whole = {f"{section}.{name}" for section in ("store", "tools") for name in SECTIONS[section]}
+    names = {*TOP, *MODEL, *SECTIONS["budget"], *whole}
+    assert {name for name in names if f"`{name}`" not in page} == set()

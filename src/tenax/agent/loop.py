@@ -332,7 +332,7 @@ class Run:
         await self._catch_up()
 
     async def _over_budget(self) -> str:
-        """Why no more may be spent, if so. Only what has a price counts; the docs say so."""
+        """Why no more may be spent, if so. Only what has a price counts (docs/CONFIGURATION.md)."""
         limits = self.agent.limits
         for limit, conversation, where in (
             (limits.dollars_conversation, self.conversation, "this conversation"),

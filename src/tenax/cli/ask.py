@@ -192,7 +192,7 @@ class _Words:
             click.echo()
         if self._failed:
             click.echo(f"tenax: {self._failed}", err=True)
-            click.echo(f"go on: tenax -p -c {self._conversation} ...", err=True)
+            click.echo(f'go on: tenax -p "..." -c {self._conversation}', err=True)
             return FAILED
         return 0
 

@@ -207,6 +207,7 @@ class AsyncJournal(Twin[Journal]):
     children = awaited(Journal.children)
     run = awaited(Journal.run)
     use_attempt = awaited(Journal.use_attempt)
+    interrupted = awaited(Journal.interrupted)
     unfinished = awaited(Journal.unfinished)
     spent = awaited(Journal.spent)
     search = awaited(Journal.search)

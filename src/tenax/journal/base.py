@@ -161,7 +161,7 @@ class Summary(_Value, frozen=True):
 
 
 class Unfinished(_Value, frozen=True):
-    """A conversation with an open run, or (run is None) with inputs that wait for one."""
+    """A conversation with a run that is open or was interrupted, or (run is None) with inputs that wait for one."""
 
     user: str
     conversation: str

@@ -274,6 +274,12 @@ class Journal:
         taken, given, cost, unpriced = (int(each) for each in rows[0])
         return Spent(taken, given, cost / 1e6, unpriced)
 
+    def interrupted(self, since: int, limit: int = 1000) -> list[Unfinished]:
+        """Conversations whose last run was interrupted, of those that moved since then (microseconds)."""
+        _page(limit)
+        where = {"since": since, "owner": self.user, "limit": limit}
+        return [Unfinished(*row) for row in self._store.query("interrupted", **where)]
+
     def unfinished(self, limit: int = 1000) -> list[Unfinished]:
         """Conversations with an open run, and then those with inputs that wait for one."""
         _page(limit)

@@ -24,8 +24,6 @@ from tenax.events import (
     ModelRequested,
     ReplyDelta,
     RunFinished,
-    RunRecovered,
-    RunSealed,
     RunStarted,
     RunStop,
     ToolFinished,
@@ -76,8 +74,6 @@ class OpenRun(msgspec.Struct):
     requests: int = 0
     answered: bool = False
     """The last answer asks for no tool: the run is done but for saying so."""
-    failures: int = 0
-    """Calls of the model that failed since the last answer."""
     step: Step | None = None
     stop: bool = False
     finished: Literal["", "completed", "failed", "cancelled", "interrupted"] = ""
@@ -85,8 +81,6 @@ class OpenRun(msgspec.Struct):
     planned: bool = False
     ended: int = 0
     """The seq of its end."""
-    sealed: bool = False
-    recovered: Literal["", "recovered", "neutral"] = ""
 
     @property
     def waits(self) -> list[OpenCall]:
@@ -173,17 +167,15 @@ class Turns:
             run.said += event.text
 
     def _failed(self, recorded: Recorded, event: ModelFailed) -> None:
-        if (run := self._of(recorded)) is not None:
-            run.failures += 1
-            if run.request == event.request:
-                run.request = 0
+        if (run := self._of(recorded)) is not None and run.request == event.request:
+            run.request = 0
 
     def _assistant(self, recorded: Recorded, event: MessageAssistant) -> None:
         run = self._of(recorded)
         if run is None:
             return
         calls = [part for part in event.parts if isinstance(part, ToolCall)]
-        run.request = run.failures = 0
+        run.request = 0
         run.answered = not calls
         run.step = Step(recorded.seq, {call.id: OpenCall(call) for call in calls}) if calls else None
 
@@ -228,14 +220,6 @@ class Turns:
             if self.run is run:
                 self.run = None
 
-    def _sealed(self, recorded: Recorded, _event: RunSealed) -> None:
-        if (run := self._of(recorded)) is not None:
-            run.sealed = True
-
-    def _recovered(self, recorded: Recorded, event: RunRecovered) -> None:
-        if (run := self._of(recorded)) is not None:
-            run.recovered = event.state
-
     def _compacted(self, _recorded: Recorded, event: ContextCompacted) -> None:
         if self.last is not None and self.last.ended <= event.covers_to:
             self.last = None
@@ -273,8 +257,6 @@ _STEPS: dict[str, str] = {
     ToolLate.kind: "_tool_finished",
     RunStop.kind: "_stop",
     RunFinished.kind: "_finished",
-    RunSealed.kind: "_sealed",
-    RunRecovered.kind: "_recovered",
     ContextCompacted.kind: "_compacted",
     ConversationRestored.kind: "_restored",
     ConversationRewound.kind: "_rewound",

@@ -249,6 +249,13 @@ select c.owner, c.id, r.run from runs r join conversations c on c.num = r.conver
 where r.started_seq is not null and r.finished_seq is null and (cast(:owner as text) is null or c.owner = :owner)
 order by r.conversation limit :limit
 
+-- name: interrupted
+select c.owner, c.id, r.run from conversations c join heads h on h.conversation = c.num
+     join runs r on r.conversation = c.num and r.finished_seq = h.turns
+where c.updated_at >= :since and h.run is null and r.outcome = 'interrupted'
+      and (cast(:owner as text) is null or c.owner = :owner)
+order by c.num limit :limit
+
 -- name: asking
 select c.owner, c.id, null from (select distinct place >> 32 as num from rows where waiting = 1 and dead = 0) w
      join conversations c on c.num = w.num

@@ -173,6 +173,19 @@ class RunContract(Engine):
         journal.append(runs, [RunFinished("completed")], run="r-1")
         assert not [each for each in journal.unfinished() if each.conversation in mine]
 
+    def test_what_was_interrupted_lately_is_found_without_reading(self, journal: Journal) -> None:
+        """A conversation whose last run was interrupted; not one in which another run has ended since, or that rested."""
+        cut, over, done, busy = (begin(journal) for _ in range(4))
+        for name in (cut, over, busy):
+            journal.append(name, [RunStarted(), RunFinished("interrupted")], run="r-1")
+        journal.append(over, [RunStarted(), RunFinished("completed")], run="r-2")
+        journal.append(done, [RunStarted(), RunFinished("completed")], run="r-1")
+        journal.append(busy, [RunStarted()], run="r-2")
+        mine = {cut, over, done, busy}
+        found = [each for each in journal.interrupted(0) if each.conversation in mine]
+        assert [(each.conversation, each.run) for each in found] == [(cut, "r-1")]
+        assert journal.interrupted(journal.clock.now_us() + 10_000_000) == []
+
     def test_a_look_for_output_is_counted_once(self, journal: Journal) -> None:
         """Of two that count the same look, one is told that it did."""
         name = begin(journal)
