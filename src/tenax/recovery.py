@@ -163,6 +163,8 @@ def _hand_in(journal: Journal, conversation: str, run: str, events: Sequence[Eve
             journal.wait(conversation, head.head, seconds=0.25)
             continue
         try:
+            if journal.head(conversation).run != run:  # it was ended before the lease was ours
+                continue
             held = _Stored(journal, conversation, run, journal.run(conversation, run)).missing(events)
             if held:
                 journal.append(conversation, held, run=run, lease=lease)

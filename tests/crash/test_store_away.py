@@ -491,6 +491,26 @@ def sweep(teller: Teller, url: str, home: str) -> None:
     asyncio.run(work())
 
 
+async def test_a_run_that_is_ended_while_its_spool_is_handed_in_loses_nothing(config: Config, name: str) -> None:
+    """Between the look at the run and its lease another process may end it: then the words come late, and come."""
+    spooled(config, name)
+    sweeping = FaultyJournal(tenax.open(config.store_url))
+    hold = sweeping.faults.hold("claim:before")
+
+    async def sweep_slowly() -> None:
+        async with Runtime(config, journal=sweeping):
+            pass
+
+    slow = asyncio.create_task(sweep_slowly())
+    await asyncio.to_thread(hold.wait_until_reached)
+    with SessionDB(url=config.store_url) as db:
+        assert repair(db, "s-1", "r-1")["state"] == "recovered"
+    hold.release()
+    await slow
+    sweeping.close()
+    assert await shown(config, name) == "one two three"
+
+
 async def test_two_processes_that_sweep_at_once_hand_it_in_once(config: Config, name: str) -> None:
     """One of them has the spool, whoever ends the run."""
     spooled(config, name)
