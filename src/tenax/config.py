@@ -21,8 +21,11 @@ from urllib.parse import urlsplit
 from tenax.errors import ConfigError
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+HOST: Final = "127.0.0.1"
+PORT: Final = 8629
+PORT_MAX: Final = 65_535
 
-Api = Literal["openai", "anthropic", "script"]
+Api = Literal["openai", "anthropic", "practice", "script"]
 Resume = Literal["auto", "ask"]
 
 # Where an api is, and where its key is, when the file does not say. A key goes to its own provider only.
@@ -37,6 +40,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, type]]] = {
     "store": {"url": str},
     "tools": {"folder": str},
     "budget": {"day": float, "conversation": float},
+    "serve": {"host": str, "port": int},
 }
 MODEL: Final[Mapping[str, type]] = {
     "api": str,
@@ -126,6 +130,8 @@ class Config:
     fallback: tuple[str, ...] = ()
     models: Mapping[str, ModelSettings] = field(default_factory=dict)
     resume: Resume = "auto"
+    serve_host: str = HOST
+    serve_port: int = PORT
     budget_day: float | None = None  # US dollars
     budget_conversation: float | None = None
     log: str = "warning"
@@ -153,6 +159,7 @@ def load(env: Mapping[str, str], *, profile: str | None = None) -> Config:
     if resume not in get_args(Resume):
         raise ConfigError(f'resume in {file} is {resume!r}; it must be "auto" or "ask".')
 
+    serve_host, serve_port = _serve(settings.get("serve", {}), file, env, locked)
     log = env.get("TENAX_LOG", "").lower() or "warning"
     if log not in LOG_LEVELS:
         raise ConfigError(f"TENAX_LOG is {log!r}; it must be one of {', '.join(LOG_LEVELS)}.")
@@ -165,6 +172,8 @@ def load(env: Mapping[str, str], *, profile: str | None = None) -> Config:
         fallback=fallback,
         models=models,
         resume=cast("Resume", resume),
+        serve_host=serve_host,
+        serve_port=serve_port,
         budget_day=settings.get("budget", {}).get("day"),
         budget_conversation=settings.get("budget", {}).get("conversation"),
         log=log,
@@ -246,6 +255,27 @@ def _tools_folder(given: str | None, places: Places, env: Mapping[str, str], pro
     return places.data / "work" if own else home / "tenax"
 
 
+def _serve(
+    settings: Mapping[str, Any], file: Path, env: Mapping[str, str], locked: dict[str, str]
+) -> tuple[str, int]:
+    """Where the page is served."""
+    host, where = settings.get("host", HOST), f"serve.host in {file}"
+    if named := env.get("TENAX_HOST"):
+        host, where = named, "TENAX_HOST"
+        locked["serve.host"] = where
+    if not re.fullmatch(r"[0-9A-Za-z.:_-]+", host):
+        raise ConfigError(
+            f"{where} is {host!r}, which is no host.", hint='It is a name or an address, like "127.0.0.1".'
+        )
+    port, where = str(settings.get("port", PORT)), f"serve.port in {file}"
+    if numbered := env.get("TENAX_PORT"):
+        port, where = numbered, "TENAX_PORT"
+        locked["serve.port"] = where
+    if not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= PORT_MAX:
+        raise ConfigError(f"{where} is {port!r}; it must be a whole number from 1 to {PORT_MAX}.")
+    return host, int(port)
+
+
 def _chosen(
     settings: Mapping[str, Any],
     models: dict[str, ModelSettings],
@@ -265,7 +295,7 @@ def _chosen(
             models[named] = ModelSettings(
                 label=named,
                 api="openai",
-                url=_model_url(url, "OPENAI_BASE_URL"),
+                url=model_url(url, "OPENAI_BASE_URL"),
                 name=named,
                 key=Secret(key, "OPENAI_API_KEY") if key else None,
             )
@@ -294,6 +324,8 @@ def _model(label: str, values: Mapping[str, Any], file: Path, env: Mapping[str, 
         raise ConfigError(
             f"{where}.api in {file} is {api!r}; it must be one of {', '.join(get_args(Api))}.",
         )
+    if api == "practice":
+        return ModelSettings(label=label, api="practice", url="", name="practice")
     url, usual_key = USUAL.get(api, ("", ""))
     key = _key(values["key"], f"{where}.key", file, env) if "key" in values else None
     if "url" in values:
@@ -313,7 +345,7 @@ def _model(label: str, values: Mapping[str, Any], file: Path, env: Mapping[str, 
         api=cast("Api", api),
         url=str(_path(url, env, file.parent))
         if api == "script"
-        else _model_url(url, f"{where}.url in {file}"),
+        else model_url(url, f"{where}.url in {file}"),
         name=values.get("name", label),
         key=key,
         context=values.get("context"),
@@ -323,7 +355,8 @@ def _model(label: str, values: Mapping[str, Any], file: Path, env: Mapping[str, 
     )
 
 
-def _model_url(url: str, where: str) -> str:
+def model_url(url: str, where: str) -> str:
+    """The address of a model as it is used; `where` it was written is told where it is none."""
     try:
         parts = urlsplit(url)
         _ = parts.port

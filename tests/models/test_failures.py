@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import socket
+import ssl
 from typing import Any
 
 import httpx
@@ -272,3 +275,118 @@ async def test_a_password_in_the_address_is_not_told() -> None:
 def test_what_is_tried_again() -> None:
     """A key, an overflow and a refusal do not go better the next time."""
     assert {"away", "dropped", "malformed", "rate", "server", "silent"} == RETRIED
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said", "hint"),
+    [
+        (
+            404,
+            b'{"error": {"message": "The model `m` does not exist", "code": "model_not_found"}}',
+            "no model m.",
+            "name",
+        ),
+        (
+            404,
+            b'{"error": {"message": "model \\"m\\" not found, try pulling it first"}}',
+            "no model m.",
+            "fetch",
+        ),
+        (
+            404,
+            b'{"type": "error", "error": {"type": "not_found_error", "message": "model: m"}}',
+            "no model m",
+            "name",
+        ),
+        (400, b'{"error": {"message": "m is not a valid model ID", "code": 400}}', "no model m.", "name"),
+        (404, b"<!doctype html><html><h1>Not here</h1></html>", "no model at this address", "/v1"),
+        (404, b"404 page not found", "no model at this address", "/v1"),
+        (404, b'{"detail": "Not Found"}', "no model at this address", "/v1"),
+        (404, b'{"error": {"message": "Invalid URL (POST /chat/completions)"}}', "at this address", "/v1"),
+        (
+            404,
+            b'{"error": {"message": "File Not Found", "type": "not_found_error"}}',
+            "at this address",
+            "/v1",
+        ),
+        (
+            200,
+            b'{"error": "Unexpected endpoint or method. (POST /chat/completions)"}',
+            "at this address",
+            "/v1",
+        ),
+        (405, b"<html>no</html>", "no model at this address", "/v1"),
+        (400, b'{"error": {"message": "Your credit balance is too low"}}', "paid first", "account"),
+        (402, b'{"error": {"message": "Insufficient credits"}}', "paid first", "account"),
+        (400, b'{"error": {"message": "library/m does not support tools"}}', "cannot use tools", "another"),
+        (
+            404,
+            b'{"error": {"message": "No endpoints found that support tool use."}}',
+            "cannot use tools",
+            "another",
+        ),
+        (500, b'{"error": {"message": "tools param requires --jinja flag"}}', "cannot use tools", "--jinja"),
+    ],
+)
+def test_what_a_person_would_do_differently_about_is_told_apart(
+    status: int, body: bytes, said: str, hint: str
+) -> None:
+    """A wrong name, a wrong address, an empty account, a model without tools."""
+    failure = Failures("h", "m", KEY).answered(status, {}, body)
+    assert failure.why == "refused"
+    assert said in failure.message
+    assert hint in failure.hint
+    check_sentence(failure)
+
+
+@pytest.mark.parametrize(
+    ("where", "cause", "said", "hint"),
+    [
+        (
+            "127.0.0.1:11434",
+            ConnectionRefusedError(),
+            "Ollama is not running at 127.0.0.1:11434.",
+            "Start it with: ollama serve",
+        ),
+        ("localhost:1234", ConnectionRefusedError(), "LM Studio is not running", "lms server start"),
+        ("[::1]:8080", ConnectionRefusedError(), "llama.cpp is not running", "llama-server"),
+        ("box:11434", ConnectionRefusedError(), "nothing is running there", "running"),
+        ("llm.example", socket.gaierror(-2, "x"), "its name is not known", "network"),
+        ("llm.example", OSError(errno.ENETUNREACH, "x"), "no way to it", "network"),
+        ("llm.example", ssl.SSLCertVerificationError(), "certificate is not trusted", "SSL_CERT_FILE"),
+        ("llm.example", ssl.SSLError(), "does not speak https", "http://"),
+        ("llm.example", ValueError(), "cannot be reached: outer.", "running"),
+    ],
+)
+def test_why_nobody_is_reached_is_told_apart(where: str, cause: Exception, said: str, hint: str) -> None:
+    """However deep the cause lies, and among others."""
+    middle = OSError("All connection attempts failed")
+    middle.__cause__ = ExceptionGroup("several", [TypeError(), cause])
+    outer = httpx.ConnectError("outer")
+    outer.__context__ = middle
+    failure = Failures(where, "m", None).away(outer)
+    assert failure.why == "away"
+    assert said in failure.message
+    assert hint in failure.hint
+
+
+async def test_a_server_without_https_is_told_so() -> None:
+    """A real handshake with one that speaks plainly."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        failure = (await hear_from("openai", f"https://127.0.0.1:{port}")).failure
+    assert "does not speak https" in failure.message
+
+
+async def test_no_proxy_stands_between_us_and_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the environment says of proxies: they do not know what runs here."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    async with Provider(["Hello."]) as provider:
+        assert (await hear_from("openai", provider.url)).words == "Hello."

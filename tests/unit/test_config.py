@@ -109,7 +109,11 @@ def test_tenax_config_names_the_file(env: dict[str, str], tmp_path: Path) -> Non
     [
         ("[stoer]", "sets stoer", "Did you mean store?"),
         ("[Store]", "sets Store", "Did you mean store?"),
-        ("[kitchen]", "sets kitchen", "Known here: budget, fallback, model, models, resume, store, tools."),
+        (
+            "[kitchen]",
+            "sets kitchen",
+            "Known here: budget, fallback, model, models, resume, serve, store, tools.",
+        ),
         ("[store]\nurll = 1", r"sets store\.urll", "Did you mean store.url?"),
         ('store = "sqlite"', r"write \[store\]", ""),
         ("[store]\nurl = 5", r"store\.url .* must be text", ""),
@@ -347,7 +351,7 @@ X = '[models.x]\nurl = "http://h"\nname = "n"\n'
         (f"{X}price_input = -1", "a number, 0 or more", ""),
         (f"{X}price_input = nan", "a number, 0 or more", ""),
         (f'{X}price_input = "3"', "a number, 0 or more", ""),
-        (f'{X}api = "smtp"', "must be one of openai, anthropic, script", ""),
+        (f'{X}api = "smtp"', "must be one of openai, anthropic, practice, script", ""),
         ('[models.x]\nurl = "http://h"', r"models\.x in .* has no name", "name ="),
         ('[models.x]\napi = "script"', r"models\.x in .* has no url", "JSON file"),
         ('[models.x]\nname = "n"\nurl = "127.0.0.1:80"', r"models\.x\.url in .* no address", "http://"),
@@ -368,6 +372,46 @@ def test_a_mistake_about_models_is_told(env: dict[str, str], text: str, said: st
 def test_every_setting_stands_on_its_page() -> None:
     """A setting without a word for the person who sets it is none."""
     page = (Path(__file__).parents[2] / "docs" / "CONFIGURATION.md").read_text("utf-8")
-    whole = {f"{section}.{name}" for section in ("store", "tools") for name in SECTIONS[section]}
+    whole = {f"{section}.{name}" for section in ("store", "tools", "serve") for name in SECTIONS[section]}
     names = {*TOP, *MODEL, *SECTIONS["budget"], *whole}
     assert {name for name in names if f"`{name}`" not in page} == set()
+
+
+def test_the_page_is_served_on_loopback_unless_told_otherwise(env: dict[str, str]) -> None:
+    """The file may say another place, and a variable wins over it and is shown as locked."""
+    assert (load(env).serve_host, load(env).serve_port) == ("127.0.0.1", 8629)
+    write(env, '[serve]\nhost = "0.0.0.0"\nport = 80')
+    assert (load(env).serve_host, load(env).serve_port) == ("0.0.0.0", 80)
+    config = load(env | {"TENAX_HOST": "::1", "TENAX_PORT": "9000"})
+    assert (config.serve_host, config.serve_port) == ("::1", 9000)
+    assert config.locked == {"serve.host": "TENAX_HOST", "serve.port": "TENAX_PORT"}
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "said"),
+    [
+        ("port = 65536", {}, r"serve\.port in .* is '65536'; it must be a whole number from 1 to 65535"),
+        ("port = 0", {}, r"serve\.port .* whole number above 0"),
+        ('port = "80"', {}, r"serve\.port .* whole number above 0"),
+        ("", {"TENAX_PORT": "http"}, "TENAX_PORT is 'http'; it must be a whole number"),
+        ("", {"TENAX_PORT": "0"}, "TENAX_PORT is '0'"),
+        ('host = "http://x"', {}, r"serve\.host in .* no host"),
+        ('host = ""', {}, r"serve\.host in .* no host"),
+        ("", {"TENAX_HOST": "my host"}, "TENAX_HOST is 'my host', which is no host"),
+    ],
+)
+def test_a_place_that_cannot_be_is_told(
+    env: dict[str, str], text: str, more: dict[str, str], said: str
+) -> None:
+    """A port is a number that a port can have, a host has no scheme and no space."""
+    write(env, f"[serve]\n{text}")
+    with pytest.raises(ConfigError, match=said):
+        load(env | more)
+
+
+def test_the_practice_model_needs_nothing_but_its_api(env: dict[str, str]) -> None:
+    """No address, no key, no name: it is always called the same."""
+    write(env, '[models.p]\napi = "practice"')
+    config = load(env)
+    assert config.model == "p"
+    assert (config.models["p"].name, config.models["p"].url, config.models["p"].key) == ("practice", "", None)

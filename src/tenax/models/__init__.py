@@ -51,5 +51,9 @@ def connect(settings: ModelSettings) -> Model:
             from tenax.models.anthropic import Anthropic  # noqa: PLC0415  (heavy)
 
             return Anthropic(settings)
+        case "practice":
+            from tenax.models.practice import Practice  # noqa: PLC0415  (heavy)
+
+            return Practice(settings)
         case "script":
             return ScriptedModel.of(settings)

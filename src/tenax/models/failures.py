@@ -1,13 +1,17 @@
 """What a provider said instead of an answer, as a `Failure` that a person can act on.
 
-Providers agree on the status and on little else; what they say in words is read for two things only: whether the context
-was too long, and how long it may be. Their words are quoted, cut short, with the key taken out.
+Providers agree on the status and on little else; what they say in words is read only for what a person would do
+differently about: a context that is too long, an account that is empty, a wrong address, a model that knows no tools. Their
+words are quoted, cut short, with the key taken out.
 """
 
 from __future__ import annotations
 
+import errno
 import re
-from collections.abc import Mapping
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -16,7 +20,7 @@ import msgspec
 
 from tenax.models.base import Failure, Why
 
-__all__ = ["Failures"]
+__all__ = ["IS_IT", "Failures"]
 
 QUOTE_CHARS_MAX: Final = 300
 WAIT_SECONDS_MAX: Final = 24 * 3600.0
@@ -56,6 +60,28 @@ _LIMITS: Final = (
 )
 _KEY_LIKE: Final = re.compile(r"\b(?:sk|pk|gsk|xai)-[\w*-]{4,}|\bBearer \S+", re.IGNORECASE)
 
+_UNPAID: Final = re.compile(
+    r"credit balance is too low|insufficient (?:credit|balance|fund|quota)|insufficient_quota", re.IGNORECASE
+)
+_NO_TOOLS: Final = re.compile(
+    r"not support (?:tool|function)|support tool use|tools? param requires|tool use is not", re.IGNORECASE
+)
+_MODEL_UNKNOWN: Final = re.compile(
+    r"model.{0,80}(?:not found|not exist|not a valid|unknown)|(?:valid|unknown|such) model", re.IGNORECASE
+)
+_NO_PATH: Final = re.compile(
+    r"^\W*(?:404\W+)?(?:page |file |route )?not found\W*$|invalid url|unexpected endpoint|cannot post|no route",
+    re.IGNORECASE,
+)
+
+# What is known to listen on this machine, by its port, and how it is started.
+_SERVERS: Final = {
+    "11434": ("Ollama", "ollama serve"),
+    "1234": ("LM Studio", "lms server start"),
+    "8080": ("llama.cpp", "llama-server -m MODEL.gguf"),
+}
+_LOOPBACK: Final = re.compile(r"(127\.[\d.]+|localhost|\[::1\])(?::(\d+))?")
+
 # What a status means, in a sentence, and what to do. 401 is not quoted: the provider's words may hold the key.
 _SENTENCES: Final[Mapping[int, tuple[Why, str, str]]] = {
     401: (
@@ -76,6 +102,26 @@ _SENTENCES: Final[Mapping[int, tuple[Why, str, str]]] = {
     ),
     429: ("rate", "{where} takes no more requests for now.{quoted}", "Wait, or use another model."),
 }
+IS_IT: Final = "Is it running, and is `url` in the section of this model right?"
+_NETWORK: Final = "Is this machine on the network, and is `url` in the section of this model right?"
+_CERTIFICATE: Final = (
+    "Is `url` right? For a server of your own, SSL_CERT_FILE names the certificate to trust."
+)
+_NO_MODEL: Final[tuple[Why, str, str]] = (
+    "refused",
+    "{where} has no model {model}.{quoted}",
+    "Check `name` in the section of this model; a local server may have to fetch it first.",
+)
+_NOWHERE: Final[tuple[Why, str, str]] = (
+    "refused",
+    "{where} answers, and there is no model at this address.{quoted}",
+    "Check `url` in the section of this model: does /v1 have to be added to it?",
+)
+_TOOLLESS: Final[tuple[Why, str, str]] = (
+    "refused",
+    "{model} cannot use tools, and Tenax works with tools.{quoted}",
+    "Choose another model. llama.cpp has to be started with --jinja.",
+)
 _NO_KEY: Final[tuple[Why, str, str]] = (
     "key",
     "{where} asks for a key, and none is set.",
@@ -100,6 +146,8 @@ class _Error(msgspec.Struct):
     kinds: list[str] = []
     status: int = 0
     limit: int | None = None
+    page: bool = False
+    """Whether it is a page for people."""
 
 
 class Failures:
@@ -124,14 +172,12 @@ class Failures:
         said = " ".join([*error.kinds, error.message])
         if status in {400, 413, 422, 500} and (error.limit or _TOO_LONG.search(said)):
             return self._overflow(error, status)
-        if "insufficient_quota" in error.kinds:
+        if "insufficient_quota" in error.kinds or (status in {400, 403} and _UNPAID.search(error.message)):
             status = 402
         if status in {401, 403} and not self._key:
             why, sentence, hint = _NO_KEY
-        elif status in {408, 409, 425} or status >= 500:  # noqa: PLR2004  (a status is its own name)
-            why, sentence, hint = _TROUBLE
         else:
-            why, sentence, hint = _SENTENCES.get(status, _REFUSED)
+            why, sentence, hint = _meant(error, status)
         words = {
             "where": self.where,
             "model": self.model,
@@ -139,6 +185,30 @@ class Failures:
             "quoted": self._quote(error.message),
         }
         return Failure(why, sentence.format(**words), hint=hint, status=status, retry_after=wait)
+
+    def away(self, error: BaseException) -> Failure:
+        """The failure that a connection is which could not be made."""
+        because, hint = str(error).rstrip(".") or "the connection failed", IS_IT
+        for cause in _causes(error):
+            match cause:
+                case ssl.SSLCertVerificationError():
+                    because, hint = "its certificate is not trusted here", _CERTIFICATE
+                case ssl.SSLError():
+                    because, hint = "it does not speak https there", "Does `url` begin with http:// instead?"
+                case socket.gaierror():
+                    because, hint = "its name is not known", _NETWORK
+                case ConnectionRefusedError():
+                    here = _LOOPBACK.fullmatch(self.where)
+                    if here and (known := _SERVERS.get(here[2])):
+                        sentence = f"{known[0]} is not running at {self.where}."
+                        return Failure("away", sentence, hint=f"Start it with: {known[1]}")
+                    because, hint = "nothing is running there", IS_IT
+                case OSError(errno=errno.ENETUNREACH | errno.EHOSTUNREACH):
+                    because, hint = "there is no way to it", _NETWORK
+                case _:
+                    continue
+            break
+        return Failure("away", f"{self.where} cannot be reached: {because}.", hint=hint)
 
     def _overflow(self, error: _Error, status: int) -> Failure:
         limit = error.limit or next(
@@ -164,12 +234,38 @@ class Failures:
         return f' It says: "{words}"' if words else ""
 
 
+def _meant(error: _Error, status: int) -> tuple[Why, str, str]:
+    """What a person has to know of it."""
+    if _NO_TOOLS.search(error.message):
+        return _TOOLLESS
+    if status in {404, 405} and error.page:
+        return _NOWHERE
+    if status in {404, 405, 500} and _NO_PATH.search(error.message):
+        return _NOWHERE
+    if status in {400, 404, 422} and _MODEL_UNKNOWN.search(" ".join([*error.kinds, error.message])):
+        return _NO_MODEL
+    if status in {408, 409, 425} or status >= 500:  # noqa: PLR2004  (a status is its own name)
+        return _TROUBLE
+    return _SENTENCES.get(status, _REFUSED)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and what led to it."""
+    yield error
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _causes(each)
+    cause = error.__cause__ or error.__context__
+    if cause is not None:
+        yield from _causes(cause)
+
+
 def _read(body: bytes) -> _Error:
     try:
         return _parse(msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         text = re.sub(r"<[^>]*>", " ", body.decode("utf-8", "replace"))
-        return _Error(message=text)
+        return _Error(message=text, page=b"<html" in body[:500].lower())
 
 
 def _parse(answer: object) -> _Error:

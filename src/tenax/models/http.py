@@ -22,11 +22,11 @@ import msgspec
 from tenax.config import ModelSettings
 from tenax.events import Usage
 from tenax.models.base import Answer, Failure, Piece, ToolSpec
-from tenax.models.failures import Failures
+from tenax.models.failures import IS_IT, Failures
 from tenax.models.sse import Reader, ServerEvent, TooLong
 from tenax.views.context import Message
 
-__all__ = ["Fold", "HttpModel"]
+__all__ = ["Fold", "HttpModel", "is_loopback", "trusted"]
 
 T = TypeVar("T")
 
@@ -69,7 +69,8 @@ class HttpModel(ABC):
                 **headers,
             },
             timeout=httpx.Timeout(None, connect=CONNECT_SECONDS_MAX, pool=CONNECT_SECONDS_MAX),
-            verify=_trusted(),
+            verify=trusted(),
+            trust_env=not is_loopback(settings.url),  # no proxy knows this machine as it knows itself
             limits=httpx.Limits(max_connections=CALLS_MAX, max_keepalive_connections=16),
         )
 
@@ -161,7 +162,7 @@ class HttpModel(ABC):
             return Failure(
                 "refused",
                 f"{self._where} answers with {kind or 'something'} where a stream of events should come.",
-                hint="Check `url` and `api` in the section of this model.",
+                hint="Check `url` and `api` in the section of this model: does /v1 have to be added to `url`?",
                 status=response.status_code,
             )
         return self.failures.answered(response.status_code, response.headers, body)
@@ -171,22 +172,15 @@ class HttpModel(ABC):
             case httpx.PoolTimeout():
                 return Failure("away", f"{CALLS_MAX} calls to {self._where} are open already.")
             case httpx.ConnectTimeout():
-                return self._away("it does not answer")
+                return Failure("away", f"{self._where} cannot be reached: it does not answer.", hint=IS_IT)
             case httpx.ConnectError() | httpx.ProxyError() | httpx.UnsupportedProtocol():
-                return self._away(str(error).rstrip(".") or "the connection failed")
+                return self.failures.away(error)
             case httpx.DecodingError():
                 return self._malformed()
             case _ if begun:
                 return self._dropped("broke off in the middle of its answer")
             case _:
                 return self._dropped("closed the connection without an answer")
-
-    def _away(self, because: str) -> Failure:
-        return Failure(
-            "away",
-            f"{self._where} cannot be reached: {because}.",
-            hint="Is it running, and is `url` in the section of this model right?",
-        )
 
     def _dropped(self, what: str) -> Failure:
         return Failure("dropped", f"{self._where} {what}.", hint="Try again.")
@@ -205,6 +199,12 @@ class HttpModel(ABC):
         return piece
 
 
+def is_loopback(url: str) -> bool:
+    """Whether it is an address of this machine."""
+    host = urlsplit(url).hostname or ""
+    return host in {"localhost", "::1"} or host.startswith("127.")
+
+
 async def _drain(events: AsyncIterator[object]) -> None:
     """Read what follows the end marker, so that the connection is good for the next call; it comes at once or never."""
     with suppress(TimeoutError):
@@ -214,7 +214,7 @@ async def _drain(events: AsyncIterator[object]) -> None:
 
 
 @cache
-def _trusted() -> ssl.SSLContext:
+def trusted() -> ssl.SSLContext:
     """Whom to trust, read once: it takes longer than most calls of a local model."""
     return httpx.create_ssl_context()
 

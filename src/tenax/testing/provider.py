@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
@@ -160,7 +160,8 @@ def _said(reply: Reply) -> int:
 class Provider:
     """Plays `script` over HTTP. Its tokens are words: a request with more of them than `context` overflows.
 
-    `connections` counts those that were made, `cut` the streams that a client ended before they were over.
+    `connections` counts those that were made, `cut` the streams that a client ended before they were over. `pages` is
+    what else it answers, by path: JSON, or a number that is the status of a refusal.
     """
 
     def __init__(
@@ -170,6 +171,7 @@ class Provider:
         port: int = 0,
         context: int | None = None,
         log: Path | None = None,
+        pages: Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(script, Script):
             script = Script([Reply(words=each) if isinstance(each, str) else each for each in script])
@@ -180,6 +182,7 @@ class Provider:
         self.cut = 0
         self._port = port
         self._log = log
+        self._pages = pages or {}
         self._played: Counter[int] = Counter()
         self._server: asyncio.Server | None = None
         self._talks: set[asyncio.Task[None]] = set()
@@ -231,7 +234,10 @@ class Provider:
                 file.write(b"%d\n%b\n" % (len(request.body), request.body))
         voice: _Format = _Anthropic() if request.path.endswith("/v1/messages") else _OpenAI()
         if not request.path.endswith(("/v1/messages", "/chat/completions")):
-            return await _send(writer, 404, voice.error(404, f"There is no {request.path}."))
+            page = self._pages.get(request.path.partition("?")[0], 404)
+            refused = isinstance(page, int)
+            told = voice.error(page, f"There is no {request.path}.") if refused else _encode(page)
+            return await _send(writer, page if refused else 200, told)
         words = words_in(request.body)
         if self.context and words > self.context:
             return await _send(writer, 400, voice.error(400, voice.overflow(words, self.context)))

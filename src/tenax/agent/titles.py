@@ -1,0 +1,126 @@
+"""A title for a conversation, from the model that answered it.
+
+It is asked once the first answer stands, beside the talk: whatever goes wrong, nothing in the conversation changes. A
+title that a person gave meanwhile stays, and one is never made of words that were taken back or erased meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import AsyncGenerator
+from typing import Final, cast
+
+from tenax.agent.compact import redacted
+from tenax.errors import HeadMoved
+from tenax.events import ConversationTitled, MessageAssistant, MessageUser, ModelUsed
+from tenax.journal.aio import AsyncJournal
+from tenax.journal.base import Expect
+from tenax.models.base import Answer, Failure, Model, Piece, Words
+from tenax.parts import Text, text_of
+from tenax.views.context import Message
+
+__all__ = ["give_title"]
+
+log = logging.getLogger(__name__)
+
+TITLE_CHARS_MAX: Final = 80
+_SAID_CHARS_MAX: Final = 4000
+_QUOTED_CHARS_MAX: Final = 1500
+_TRIES_MAX: Final = 5
+_QUOTES: Final = " \t*_#`\"'«»„“”\u201a\u2018\u2019"
+_ASK: Final = """\
+Give the talk below a title of at most six words, in the language of the talk. Write only the title: no quotes, no full
+stop, nothing before or after it. Do not answer the talk.
+
+The person: {asked}
+
+The answer: {answered}"""
+
+
+async def give_title(journal: AsyncJournal, model: Model, conversation: str, *, silence: float) -> str | None:
+    """Ask for a title, and store it if there is still none. The title that was stored.
+
+    `silence` seconds are all the time there is. The caller sees to it that the model is a real one.
+    """
+    since = (await journal.head(conversation)).head
+    if (await journal.summary(conversation)).title is not None:
+        return None
+    standing = await journal.messages(conversation, upto=since)
+    asked = next((each for each in standing if _asks(each.event)), None)
+    answered = next((each for each in standing if _answers(each.event)), None)
+    if asked is None or answered is None:
+        return None
+    request = _ASK.format(asked=_start(asked.event), answered=_start(answered.event))
+    answer = await _ask(model, request, silence)
+    if answer is None:
+        return None
+    if answer.usage is not None:
+        await journal.append(conversation, [ModelUsed("title", model.name, answer.usage)])
+    title = clean(text_of(answer.parts))
+    return await _store(journal, conversation, title, (answered.seq, since)) if title else None
+
+
+async def _ask(model: Model, request: str, silence: float) -> Answer | None:
+    body = model.body("", [], [model.message(Message("user", (Text(request),)))], {})
+    stream = cast("AsyncGenerator[Piece, None]", model.stream(body, silence=silence))
+    said = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(silence), contextlib.aclosing(stream) as pieces:
+            async for piece in pieces:
+                match piece:
+                    case Answer():
+                        return piece
+                    case Failure():
+                        log.info("No title: %s", piece.message, extra={"action": "no_title"})
+                        return None
+                    case Words(text=text):
+                        said += len(text)
+                if said > _SAID_CHARS_MAX:  # that is no title
+                    return None
+    return None
+
+
+async def _store(
+    journal: AsyncJournal, conversation: str, title: str, unedited: tuple[int, int]
+) -> str | None:
+    """Append it, if there is none yet. The conversation may go on meanwhile: then look again, a few times."""
+    for _ in range(_TRIES_MAX):
+        head = (await journal.head(conversation)).head
+        if (await journal.summary(conversation)).title is not None:
+            return None
+        expect = Expect(head=head, unedited=unedited)
+        with contextlib.suppress(HeadMoved):
+            await journal.append(conversation, [ConversationTitled(title, derived=True)], expect=expect)
+            return title
+    return None
+
+
+def clean(text: str) -> str:
+    """What a model wrote, as a title: one line, no quotes around it, nothing that does not print, not too long."""
+    text = re.sub(r"(?s)<think>.*?</think>", "", redacted(text))
+    line = next(filter(None, (each.strip(_QUOTES) for each in text.splitlines())), "")
+    line = re.sub(r"(?i)^(?:title|titel)\s*[:\-]\s*", "", line).strip(_QUOTES)
+    line = (
+        " ".join("".join(each if each.isprintable() else " " for each in line).split())
+        .rstrip(".")
+        .strip(_QUOTES)
+    )
+    if len(line) > TITLE_CHARS_MAX:
+        line = line[: TITLE_CHARS_MAX - 1].rsplit(" ", 1)[0].rstrip(" ,;:") + "…"
+    return line
+
+
+def _asks(event: object) -> bool:
+    return isinstance(event, MessageUser) and not event.system
+
+
+def _answers(event: object) -> bool:
+    return isinstance(event, MessageAssistant) and bool(text_of(event.parts).strip())
+
+
+def _start(event: object) -> str:
+    assert isinstance(event, MessageUser | MessageAssistant)
+    return text_of(event.parts).strip()[:_QUOTED_CHARS_MAX]

@@ -1,0 +1,175 @@
+"""Changes to the one TOML file, for the faces that set Tenax up. Its comments and its order stay.
+
+A file is replaced as a whole or not at all: a crash or a full disk leaves the old one. A key goes into `secrets.toml`,
+which nobody else can read from its first moment on; the file itself only ever names it. Whoever changes something here
+loads the configuration again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
+from tenax.config import Config, Secret
+from tenax.errors import ConfigError
+
+__all__ = ["add_model", "choose_model"]
+
+_NEW_MODE: Final = 0o600
+_NAME_CHARS_MAX: Final = 50
+
+
+def add_model(
+    config: Config, label: str, values: Mapping[str, Any], *, key: str | None = None, choose: bool = True
+) -> str:
+    """Write the section [models.LABEL] and, unless told not to, choose it. The label that it got.
+
+    The same section again stays one; other values under a label that is taken get a number. `key` is the key itself.
+    """
+    if choose:
+        _refuse_locked(config)
+    text, keys = _text(config.file), config.file.with_name("secrets.toml")
+    wanted, section = _parsed(text, config.file), dict(values)
+    kept = ""
+    if key is not None:
+        name, kept = _with_secret(keys, label, key)
+        section["key"] = f"secret:{name}"
+    models = wanted.setdefault("models", {})
+    label = next(each for each in _numbered(label) if models.get(each, section) == section)
+    models[label] = section
+    if choose:
+        wanted["model"] = label
+    changed = _edited(text, wanted, label, section, config.file)
+    if kept:
+        _write(keys, kept, mode=_NEW_MODE)
+    _write(config.file, changed)
+    return label
+
+
+def choose_model(config: Config, label: str) -> None:
+    """Let this model answer from now on."""
+    _refuse_locked(config)
+    if label not in config.models:
+        raise ConfigError(f"There is no model {label!r}.", hint=f"There are: {', '.join(config.models)}.")
+    text = _text(config.file)
+    known = _parsed(text, config.file) | {"model": label}
+    _write(config.file, _edited(text, known, label, None, config.file))
+
+
+def _refuse_locked(config: Config) -> None:
+    if variable := config.locked.get("model"):
+        raise ConfigError(
+            f"{variable} says which model answers, so it cannot be changed here.",
+            hint=f"Unset {variable}, and try again.",
+        )
+
+
+def _edited(
+    text: str, wanted: Mapping[str, Any], label: str, section: Mapping[str, Any] | None, file: Path
+) -> str:
+    """The text with this change. It is compared with what it should say: a file is never spoiled."""
+    try:
+        document: Any = tomlkit.parse(text)
+        if "model" in wanted and document.get("model") != wanted["model"]:
+            document["model"] = wanted["model"]
+        if section is not None and document.get("models", {}).get(label) != section:
+            table = tomlkit.table()
+            table.update(section)
+            if "models" not in document:
+                document["models"] = tomlkit.table(is_super_table=True)
+            document["models"][label] = table
+        changed = tomlkit.dumps(document)
+        if tomllib.loads(changed) == wanted:
+            return changed
+    except (TOMLKitError, TypeError, ValueError):
+        pass
+    raise ConfigError(
+        f"{file} is written in a way that Tenax cannot change without harm.",
+        hint=f"Add the section [models.{label}] by hand; docs/CONFIGURATION.md says what it holds.",
+    )
+
+
+def _with_secret(file: Path, label: str, key: str) -> tuple[str, str]:
+    """The name of a key in the file of secrets, and the file with it."""
+    key, text = Secret(key, "what was given").reveal(), _text(file)
+    try:
+        known = tomllib.loads(text)
+    except ValueError:  # its cause could quote a key
+        raise ConfigError(f'{file} is not valid TOML: it holds lines like NAME = "...".') from None
+    base = f"KEY_{re.sub(r'[^A-Za-z0-9]', '_', label).upper()[:_NAME_CHARS_MAX]}"
+    name = next(each for each in _numbered(base) if known.get(each, key) == key)
+    document = tomlkit.parse(text)
+    document[name] = key
+    return name, tomlkit.dumps(document)
+
+
+def _numbered(name: str) -> Iterator[str]:
+    """The name, then with a 2, a 3 and so on."""
+    yield name
+    yield from (f"{name}{number}" for number in count(2))
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not UTF-8 text.") from error
+
+
+def _parsed(text: str, file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}.") from error
+
+
+def _write(file: Path, text: str, *, mode: int | None = None) -> None:
+    """Replace a file at once. It keeps who may read it, or gets `mode`; a link stays one."""
+    real = Path(os.path.realpath(file))
+    new = real.with_name(f".{real.name}.{secrets.token_hex(4)}")
+    try:
+        real.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if real.exists() and not os.access(real, os.W_OK):  # a rename would not ask
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if mode is None:
+            mode = real.stat().st_mode & 0o777 if real.exists() else _NEW_MODE
+        try:
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _NEW_MODE)
+            with open(descriptor, "wb") as out:  # noqa: PTH123  (of a descriptor)
+                out.write(text.encode())
+                os.fchmod(out.fileno(), mode)
+                out.flush()
+                os.fsync(out.fileno())
+            new.replace(real)
+        except OSError:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
+            raise
+        _flush(real.parent)
+    except OSError as error:
+        raise ConfigError(
+            f"{file} cannot be written: {error.strerror}.", hint="Nothing in it was changed."
+        ) from error
+
+
+def _flush(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

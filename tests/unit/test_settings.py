@@ -1,0 +1,228 @@
+"""Changes to the file: what a person wrote stays, keys stay apart, and a file is replaced whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenax.config import load
+from tenax.errors import ConfigError
+from tenax.settings import add_model, choose_model
+
+KEY = "sk-hunter2-hunter2"
+LOCAL = {"api": "openai", "url": "http://127.0.0.1:11434/v1", "name": "qwen3:8b"}
+WRITTEN = """\
+# My settings.
+model = "old"   # the one I like
+
+[store]
+url = "sqlite" # stays here
+
+[models.old]  # from last year
+api = "openai"
+url = "http://127.0.0.1:1/v1"
+name = "m"
+
+[tools]
+folder = "~/t"
+# the end
+"""
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return {"TENAX_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
+
+
+def write(env: dict[str, str], text: str) -> Path:
+    file = Path(env["TENAX_HOME"]) / "config.toml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+def mode(file: Path) -> int:
+    return stat.S_IMODE(file.stat().st_mode)
+
+
+def test_the_first_model_makes_file_and_folder(env: dict[str, str]) -> None:
+    """For this person only; loaded again, the model is there and answers."""
+    assert add_model(load(env), "ollama", LOCAL) == "ollama"
+    config = load(env)
+    assert config.model == "ollama"
+    assert (config.models["ollama"].name, config.models["ollama"].url) == (LOCAL["name"], LOCAL["url"])
+    assert (mode(config.file), mode(config.file.parent)) == (0o600, 0o700)
+    assert [each.name for each in config.file.parent.iterdir()] == ["config.toml"]
+
+
+def test_comments_order_and_permissions_stay(env: dict[str, str]) -> None:
+    """Every line that a person wrote is there afterwards, in its place, but for the model that was chosen."""
+    file = write(env, WRITTEN)
+    file.chmod(0o640)
+    add_model(load(env), "ollama", LOCAL)
+    lines = iter(file.read_text().splitlines())
+    kept = [
+        line.replace('"old"', '"ollama"') if line.startswith("model =") else line
+        for line in WRITTEN.splitlines()
+    ]
+    assert all(line in lines for line in kept), file.read_text()
+    assert mode(file) == 0o640
+    assert load(env).models["old"].name == "m"
+
+
+def test_a_label_that_is_taken_gets_a_number(env: dict[str, str]) -> None:
+    """Unless it says the same: the same choice twice is one section."""
+    assert add_model(load(env), "ollama", LOCAL) == "ollama"
+    assert add_model(load(env), "ollama", LOCAL) == "ollama"
+    assert add_model(load(env), "ollama", LOCAL | {"name": "other"}) == "ollama2"
+    assert add_model(load(env), "ollama", LOCAL, choose=False) == "ollama"
+    config = load(env)
+    assert (config.model, list(config.models)) == ("ollama2", ["ollama", "ollama2"])
+
+
+def test_a_label_may_be_any_text(env: dict[str, str]) -> None:
+    """It is quoted where TOML wants it."""
+    assert load(env).model is None
+    label = add_model(load(env), 'my "own" model.v1', LOCAL)
+    assert load(env).model == label
+
+
+def test_a_key_goes_to_a_file_that_nobody_else_reads(
+    env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its first moment on, whatever the umask; the settings only name it."""
+    made: list[int] = []
+    move = Path.replace
+
+    def watch(self: Path, target: Any) -> Path:
+        made.append(mode(self))
+        return move(self, target)
+
+    monkeypatch.setattr(Path, "replace", watch)
+    before = os.umask(0)
+    try:
+        add_model(load(env), "groq", LOCAL, key=f"{KEY}\n")
+    finally:
+        os.umask(before)
+    config = load(env)
+    secrets = config.file.with_name("secrets.toml")
+    assert (mode(secrets), made) == (0o600, [0o600, 0o600])
+    assert KEY not in config.file.read_text()
+    found = config.models["groq"].key
+    assert found is not None
+    assert found.reveal() == KEY
+    add_model(config, "groq", LOCAL, key="another")
+    add_model(load(env), "groq", LOCAL, key=KEY)
+    config = load(env)
+    revealed = {label: each.key.reveal() for label, each in config.models.items() if each.key}
+    assert revealed == {"groq": KEY, "groq2": "another"}
+    assert config.model == "groq"
+
+
+def test_keys_that_others_could_read_are_closed_to_them(env: dict[str, str]) -> None:
+    """And comments among the keys stay."""
+    file = write(env, "").with_name("secrets.toml")
+    file.write_text('# mine\nA = "b"\n')
+    file.chmod(0o644)
+    add_model(load(env), "x", LOCAL, key=KEY)
+    assert mode(file) == 0o600
+    assert file.read_text().startswith('# mine\nA = "b"\n')
+
+
+@pytest.mark.parametrize("key", ["", "two words", "caf\xe9"])
+def test_what_is_no_key_is_refused(env: dict[str, str], key: str) -> None:
+    """Before anything is written."""
+    with pytest.raises(ConfigError, match="what was given"):
+        add_model(load(env), "x", LOCAL, key=key)
+    assert not load(env).file.exists()
+
+
+def test_broken_secrets_are_never_quoted(env: dict[str, str]) -> None:
+    """What stands there may be a key."""
+    write(env, "").with_name("secrets.toml").write_text("A = hunter2")
+    with pytest.raises(ConfigError, match="not valid TOML") as caught:
+        add_model(load(env), "x", LOCAL, key=KEY)
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_choosing_changes_one_line(env: dict[str, str]) -> None:
+    """A model that is not there is refused, with those that are."""
+    file = write(env, WRITTEN)
+    add_model(load(env), "ollama", LOCAL)
+    choose_model(load(env), "old")
+    assert load(env).model == "old"
+    assert "# the one I like" in file.read_text()
+    with pytest.raises(ConfigError, match="no model 'oldd'") as caught:
+        choose_model(load(env), "oldd")
+    assert "old, ollama" in caught.value.hint
+
+
+def test_what_a_variable_says_cannot_be_changed_here(env: dict[str, str]) -> None:
+    """The sentence names it, and nothing is written."""
+    file = write(env, WRITTEN)
+    config = load(env | {"TENAX_MODEL": "old"})
+    with pytest.raises(ConfigError, match="TENAX_MODEL says which model answers"):
+        add_model(config, "ollama", LOCAL, key=KEY)
+    with pytest.raises(ConfigError, match="TENAX_MODEL"):
+        choose_model(config, "old")
+    assert file.read_text() == WRITTEN
+    assert not file.with_name("secrets.toml").exists()
+    add_model(config, "ollama", LOCAL, choose=False)
+    assert list(load(env).models) == ["old", "ollama"]
+
+
+def test_a_full_disk_leaves_the_old_file(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sentence, and nothing half-written lies about."""
+    file = write(env, WRITTEN)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ConfigError, match=r"config\.toml cannot be written: No space left on device\."):
+        add_model(load(env), "ollama", LOCAL)
+    assert file.read_text() == WRITTEN
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_place_that_cannot_be_written_is_told(env: dict[str, str], tmp_path: Path) -> None:
+    """Something else in the way of the folder, or a file that was changed to nonsense meanwhile."""
+    (tmp_path / "home").write_text("no folder")
+    config = load({"TENAX_HOME": str(tmp_path)})
+    with pytest.raises(ConfigError, match=r"cannot be (read|written): Not a directory"):
+        add_model(replace(config, file=tmp_path / "home" / "config.toml"), "x", LOCAL)
+    (tmp_path / "config.toml").write_text("= 5")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        add_model(config, "x", LOCAL)
+
+
+def test_a_link_stays_a_link(env: dict[str, str], tmp_path: Path) -> None:
+    """People keep their settings elsewhere and link to them."""
+    real = tmp_path / "dotfiles.toml"
+    real.write_text(WRITTEN)
+    link = Path(env["TENAX_HOME"]) / "config.toml"
+    link.parent.mkdir()
+    link.symlink_to(real)
+    add_model(load(env), "ollama", LOCAL)
+    assert link.is_symlink()
+    assert "ollama" in real.read_text()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['models = {x = {name = "y", url = "http://h"}}\n', 'models.x.name = "y"\nmodels.x.url = "http://h"\n'],
+)
+def test_a_file_that_cannot_be_changed_safely_is_left(env: dict[str, str], text: str) -> None:
+    """TOML has many ways to say a thing; where the change would say another, the person is told to make it."""
+    file = write(env, text)
+    with pytest.raises(ConfigError, match="without harm") as caught:
+        add_model(load(env), "ollama", LOCAL)
+    assert "by hand" in caught.value.hint
+    assert file.read_text() == text
