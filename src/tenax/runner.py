@@ -19,7 +19,7 @@ import msgspec
 
 from tenax.agent.history import History
 from tenax.agent.loop import Agent, Ended, Holder, Run
-from tenax.errors import Gone, LeaseLost, NoSuchConversation, StoreUnavailable, TenaxError
+from tenax.errors import ConfigError, Gone, LeaseLost, NoSuchConversation, StoreUnavailable, TenaxError
 from tenax.events import ApprovalAnswered, Event, RunFinished, RunStarted
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Lease
@@ -59,13 +59,15 @@ class Lanes:
     def __init__(
         self,
         journal: AsyncJournal,
-        agent: Callable[[str], Agent],
+        agent: Callable[[str], Awaitable[Agent]],
         policy: Policy,
         holder: Holder,
         compact: Callable[[Run], Awaitable[bool]] | None = None,
+        answered: Callable[[str], None] = lambda _conversation: None,
     ) -> None:
         self._journal = journal
         self._agent = agent
+        self._answered = answered
         self._policy = policy
         self._holder = holder
         self._compact = compact
@@ -142,13 +144,16 @@ class Lanes:
             except (Gone, NoSuchConversation):
                 log.info("%s is gone; there is nothing to do in it.", conversation)
                 return
+            except ConfigError as error:
+                log.warning("%s waits: %s", conversation, error, extra={"action": "no_model"})
+                return
             except StoreUnavailable as error:
                 log.warning("%s Trying again.", error, extra={"action": "store_away"})
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def _claim(self, conversation: str, *, take_over: bool = False) -> Lease | None:
-        limits = self._agent(conversation).limits
+        limits = (await self._agent(conversation)).limits
         seconds = limits.silence + limits.lease_grace
         holder = await self._instance()
         if conversation in self._kept:
@@ -182,7 +187,7 @@ class Lanes:
 
     async def _work(self, conversation: str, lease: Lease, *, resume: bool, taken: bool) -> bool:
         """Do what there is to do. False if there was nothing."""
-        history = self._history(conversation)
+        history = self.history(conversation)
         worked = False
         try:
             while True:
@@ -192,6 +197,8 @@ class Lanes:
                     break
                 resume, taken, worked = False, False, True
                 ended = await self._run(history, lease, run)
+                if ended == "completed":
+                    self._answered(conversation)
                 if ended in {"parked", "lost"}:
                     await history.catch_up()
                     break
@@ -210,7 +217,8 @@ class Lanes:
             seconds = max(0.0, (max(ends) - self._journal.clock.now_us()) / 1e6) + _FIRST_PAUSE
             asyncio.get_running_loop().call_later(seconds, self.wake, history.conversation)
 
-    def _history(self, conversation: str) -> History:
+    def history(self, conversation: str) -> History:
+        """The conversation as this process has folded it, up to some number."""
         history = self._histories.pop(conversation, None) or History(self._journal, conversation)
         self._histories[conversation] = history
         if len(self._histories) > HISTORIES_MAX:
@@ -219,7 +227,7 @@ class Lanes:
 
     async def _run(self, history: History, lease: Lease, run: str) -> Ended:
         acting = Run(
-            self._agent(history.conversation),
+            await self._agent(history.conversation),
             self._journal,
             history,
             lease,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -18,11 +19,13 @@ from typing import Literal, Self
 import msgspec
 
 from tenax import journal as journals
-from tenax.agent.compact import Compactor, Outcome
+from tenax.agent.compact import Compactor, Outcome, used
 from tenax.agent.held import Held
 from tenax.agent.history import History, context_at
 from tenax.agent.loop import Agent, Limits, Rendered
 from tenax.agent.prompt import PROMPT
+from tenax.agent.titles import give_title
+from tenax.agent.tour import TOUR, tour_model
 from tenax.config import Config
 from tenax.errors import (
     CannotOpen,
@@ -45,22 +48,38 @@ from tenax.events import (
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Dedup, Erased, Hits, Recorded, Summary
+from tenax.listing import LiveList
+from tenax.live import SHOWN_ROWS, Live, Lives
 from tenax.models import Model, ToolSpec, connect
 from tenax.parts import Part, Text
 from tenax.recovery import mend, open_rows
 from tenax.runner import RESUME_SECONDS, Lanes, Policy
 from tenax.sessions import SessionDB
+from tenax.settings import choose_model
 from tenax.tools import Gate, ReadFile, WriteFile
 from tenax.views.transcript import Change, Row, Transcript
 from tenax.views.turns import Turns
 
-__all__ = ["How", "Runtime"]
+__all__ = ["How", "Runtime", "Usage", "open_store"]
 
 log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 5.0
 _UPKEEP_SECONDS = 10.0
+_TITLE_SECONDS = 30.0
+_SOURCES_MAX = 10_000
 How = Literal["queue", "steer", "interrupt", "take over"]
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What a conversation took: tokens, US dollars (None where a call had no known price), and how full its context is."""
+
+    tokens_in: int
+    tokens_out: int
+    cost: float | None
+    unpriced: int
+    context_used: int
+    context: int | None
 
 
 class Runtime:
@@ -84,9 +103,7 @@ class Runtime:
     ) -> None:
         self._config = config
         self._owns = journal is None
-        if journal is None and config.store_url == f"sqlite:///{config.places.database}":
-            _make(config.places.data)
-        self._sync = journal if journal is not None else journals.open(config.store_url, user=user)
+        self._sync = journal if journal is not None else open_store(config, user)
         self.journal = AsyncJournal(self._sync)
         self._models = models
         self._asks = asks
@@ -94,8 +111,15 @@ class Runtime:
         self._limits = limits or Limits(
             dollars_conversation=config.budget_conversation, dollars_day=config.budget_day
         )
-        self._held = Held(self.journal, config.places.data / "spool", on_held)
+        self._lives = Lives(self.journal)
+        self.list = LiveList(self.journal)
+        self._held = Held(self.journal, config.places.data / "spool", self._on_held(on_held))
         self._agent: Agent | None = None
+        self._tour: Agent | None = None
+        self._before: list[Agent] = []
+        """Agents of earlier configurations: a run that has one keeps it to its end."""
+        self._sources: dict[str, str] = {}
+        self._titling: set[asyncio.Task[None]] = set()
         self._lanes: Lanes | None = None
         self._compactor = Compactor(self._sync)
         self._upkeep: asyncio.Task[None] | None = None
@@ -124,7 +148,7 @@ class Runtime:
             if await self.journal.holder(f"run:{name}") is not None:
                 owned.add(name)
             elif self._owned is None or name in self._owned or each.run is None:
-                if self._serves and self._can_answer():
+                if self._serves and await self._can_answer(name):
                     self.lanes.wake(name, patient=False)
                 elif each.run is not None:
                     await self._mend(name, each.run)
@@ -139,9 +163,9 @@ class Runtime:
 
     async def _keep_up(self) -> None:
         """Go on with what was ended in good order, and look again for what other processes leave."""
-        if self._can_answer():
-            if self._serves:
-                await self._unless_away(self._go_on_all)
+        if self._serves:
+            await self._unless_away(self._go_on_all)
+        if self._serves or self._is_set_up():
             await self._unless_away(self._held.prepare)
         while self._serves:
             await asyncio.sleep(_UPKEEP_SECONDS)
@@ -169,10 +193,14 @@ class Runtime:
         if self._upkeep is not None:
             self._upkeep.cancel()
             await asyncio.wait({self._upkeep}, timeout=0.5)
+        for task in self._titling:
+            task.cancel()
+        await self._lives.close()
+        await self.list.close()
         if self._lanes is not None:
             await self._lanes.close()
-        if self._agent is not None:
-            for model in self._agent.models:
+        for agent in (self._agent, *self._before):
+            for model in agent.models if agent is not None else ():
                 await model.close()
         await self._held.close()
         if self._owns:
@@ -183,25 +211,66 @@ class Runtime:
         else:
             self.journal.let_go()
 
+    def _on_held(self, told: Callable[[str, int], None] | None) -> Callable[[str, int], None]:
+        def tell(conversation: str, count: int) -> None:
+            self._lives.held(conversation, count)
+            if told is not None:
+                told(conversation, count)
+
+        return tell
+
     # -- who answers -----------------------------------------------------------------------------------------
 
-    def _can_answer(self) -> bool:
+    @property
+    def config(self) -> Config:
+        """What is set up now."""
+        return self._config
+
+    async def configure(self, config: Config) -> None:
+        """Answer with this configuration from now on. A run that is under way ends as it began."""
+        self._config = config
+        if self._agent is not None:
+            self._before.append(self._agent)
+            self._agent = None
+        await self._unless_away(self._look_after)
+
+    async def use_model(self, label: str) -> None:
+        """Answer with this model of the configuration from now on, here and in whatever starts later."""
+        if label != self._config.model:
+            choose_model(self._config, label)
+            await self.configure(replace(self._config, model=label))
+
+    def _is_set_up(self) -> bool:
+        return self._models is not None or self._config.model is not None
+
+    async def _can_answer(self, conversation: str) -> bool:
         try:
-            return bool(self.agent.models)
+            await self._agent_for(conversation)
         except ConfigError:
             return False
+        return True
 
     @property
     def agent(self) -> Agent:
         """What answers. Raises ConfigError where no model is set up."""
         if self._agent is None:
-            self._agent = Agent(
-                self._connected(),
-                PROMPT,
-                Gate([ReadFile(), WriteFile()]),
-                limits=self._limits,
-            )
+            self._agent = self._made(self._connected())
         return self._agent
+
+    def _made(self, models: tuple[Model, ...]) -> Agent:
+        return Agent(models, PROMPT, Gate([ReadFile(), WriteFile()]), limits=self._limits)
+
+    async def _agent_for(self, conversation: str) -> Agent:
+        """What answers there: in a tour the scripted model, which needs none of the person's."""
+        if conversation not in self._sources:
+            if len(self._sources) >= _SOURCES_MAX:
+                self._sources.clear()
+            self._sources[conversation] = (await self.journal.summary(conversation)).source
+        if self._sources[conversation] != TOUR:
+            return self.agent
+        if self._tour is None:
+            self._tour = self._made((tour_model(),))
+        return self._tour
 
     def _connected(self) -> tuple[Model, ...]:
         if self._models is not None:
@@ -209,7 +278,7 @@ class Runtime:
         if self._config.model is None:
             raise ConfigError(
                 "No model is set up, so nobody can answer.",
-                hint=f"Put a model into {self._config.file}, or set OPENAI_BASE_URL and TENAX_MODEL.",
+                hint="Run `tenax setup`, or `tenax demo` for a tour that needs none.",
             )
         return tuple(
             connect(self._config.models[label]) for label in (self._config.model, *self._config.fallback)
@@ -219,11 +288,33 @@ class Runtime:
     def lanes(self) -> Lanes:
         if self._lanes is None:
             policy = Policy(self._config.tools_folder, self._config.resume, asks=self._asks)
-            agent = self.agent
             self._lanes = Lanes(
-                self.journal, lambda _conversation: agent, policy, self._held, self._compactor.make_room
+                self.journal,
+                self._agent_for,
+                policy,
+                self._held,
+                self._compactor.make_room,
+                self._give_title,
             )
         return self._lanes
+
+    def _give_title(self, conversation: str) -> None:
+        """A conversation without a title gets one from a model that can find it, while nobody waits."""
+
+        async def work() -> None:
+            model = (await self._agent_for(conversation)).models[0]
+            if self._is_real(model) and (await self.journal.summary(conversation)).title is None:
+                await give_title(self.journal, model, conversation, silence=_TITLE_SECONDS)
+
+        if not any(task.get_name() == f"title {conversation}" for task in self._titling):
+            task = asyncio.create_task(self._unless_away(work), name=f"title {conversation}")
+            self._titling.add(task)
+            task.add_done_callback(self._titling.discard)
+
+    def _is_real(self, model: Model) -> bool:
+        """Whether it is a model that the person connected: not the practice model, not a script."""
+        found = [each for each in self._config.models.values() if each.name == model.name]
+        return any(each.api in {"openai", "anthropic"} for each in found)
 
     # -- talking ---------------------------------------------------------------------------------------------
 
@@ -252,6 +343,7 @@ class Runtime:
         if not any(each.text.strip() if isinstance(each, Text) else True for each in parts):
             raise InvalidInput("The message is empty.")
         lanes = self.lanes
+        await self._agent_for(conversation)  # who could not be answered is told before anything is stored
         message = MessageUser(parts, author, ask=True, how="queue" if how == "take over" else how)
         (stored,) = await self.journal.append(conversation, [message], dedup=dedup)
         if how == "take over":
@@ -324,6 +416,34 @@ class Runtime:
         async for each in self.journal.tail(conversation, after):
             yield each.seq, shown.apply(each)
 
+    async def live(self, conversation: str) -> Live:
+        """The conversation as it stands and moves, folded once for all who watch it here. Let go of it with `leave`."""
+        await self.transcript(conversation, limit=SHOWN_ROWS)  # looks for what came late
+        return self._lives.enter(conversation)
+
+    def leave(self, live: Live) -> None:
+        """Watch it no longer."""
+        self._lives.leave(live)
+
+    async def usage(self, conversation: str) -> Usage:
+        """What it took so far, and how full the context is."""
+        spent = await self.journal.spent(conversation)
+        history = self.lanes.history(conversation)
+        await history.catch_up()
+        try:
+            room = (await self._agent_for(conversation)).models[0].context
+        except ConfigError:
+            room = None
+        known = spent.unpriced == 0
+        return Usage(
+            spent.input,
+            spent.output,
+            spent.cost if known else None,
+            spent.unpriced,
+            used(history.context),
+            room,
+        )
+
     async def seen(self, conversation: str, request: int) -> bytes:
         """What the model saw: the body that was sent for the request at this seq, rendered again from the journal."""
         found = await self.journal.fact(conversation, request)
@@ -339,7 +459,8 @@ class Runtime:
             ):
                 history.context.know(named)
         opened = history.context.opened
-        model = next((each for each in self.agent.models if each.name == event.model), None)
+        agent = await self._agent_for(conversation)
+        model = next((each for each in agent.models if each.name == event.model), None)
         if opened is None or model is None:
             raise InvalidInput(f"{event.model} is not set up here, so its request cannot be shown.")
         prompt = await self.journal.get_blob(opened.prompt.blob)
@@ -411,7 +532,12 @@ class Runtime:
 
     async def compact(self, conversation: str) -> Outcome:
         """Shorten the context now, whatever its length."""
-        return await self._compactor.by_hand(self.journal, self.agent, conversation)
+        agent = await self._agent_for(conversation)
+        if self._models is None and not self._is_real(agent.models[0]):
+            raise InvalidInput(
+                "This model cannot write a summary.", hint="Connect another one with `tenax setup`."
+            )
+        return await self._compactor.by_hand(self.journal, agent, conversation)
 
     async def _history(self, conversation: str) -> History:
         history = History(self.journal, conversation)
@@ -419,8 +545,14 @@ class Runtime:
         return history
 
 
+def open_store(config: Config, user: str = journals.LOCAL_USER) -> Journal:
+    """The store of this configuration; its usual place is made for the first time."""
+    if config.store_url == f"sqlite:///{config.places.database}":
+        _make(config.places.data)
+    return journals.open(config.store_url, user=user)
+
+
 def _make(folder: Path) -> None:
-    """The usual place of the store, for the first time."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -17,7 +17,8 @@ import pytest
 import tenax
 from tenax.cli import tenax as command
 from tenax.cli.frame import run
-from tenax.cli.lines import fit, one_line, rfc3339, short_time, width
+from tenax.cli.lines import fit, one_line, short_time, width
+from tenax.clock import rfc3339
 from tenax.events import (
     ConversationArchived,
     ConversationCleared,

@@ -6,13 +6,17 @@ import asyncio
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
+import msgspec
 import pytest
 
 from tenax.testing import Provider
+from tests.support.served import environment
 from tools import numbers
 from tools.picture import TARGET, picture
 
@@ -29,7 +33,7 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("command", [each for each in COMMANDS if "=" not in each])
+@pytest.mark.parametrize("command", [each for each in COMMANDS if "=" not in each and each != "make run"])
 def test_every_command_of_the_readme_works(command: str, tmp_path: Path) -> None:
     """As it stands, in a shell that has done what stands before it, on a machine without a store. `make test` is this
     very run, so it is only looked at.
@@ -41,6 +45,26 @@ def test_every_command_of_the_readme_works(command: str, tmp_path: Path) -> None
     done = subprocess.run(shell, cwd=ROOT, env=env, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_make_run_prints_a_link_that_works(tmp_path: Path) -> None:
+    """Four numbered lines, then the link; who ends it gets the exit code 0."""
+    env = environment(tmp_path, HOME=str(tmp_path))
+    with subprocess.Popen(
+        ["make", "run"], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as made:
+        assert made.stdout is not None
+        link = made.stdout.readline().strip()
+        try:
+            answer = httpx.get(link, trust_env=False)
+            assert (answer.status_code, answer.headers["location"]) == (303, "/")
+        finally:
+            os.kill(msgspec.json.decode((tmp_path / "run" / "serve").read_bytes())["pid"], signal.SIGINT)
+            said = made.communicate(timeout=60)[1]
+    assert made.returncode == 0
+    assert re.findall(r"^\d/4 .*$", said, re.MULTILINE) == [
+        "1/4 environment", "2/4 page", "3/4 practice model", "4/4 start"
+    ]  # fmt: skip
 
 
 async def test_the_command_with_a_model_prints_its_answer(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "CONTRACTS.md").read_text("utf-8").split("## Not due yet")[0]
-ROWS = re.findall(r"^\| (\d\S*|[A-Z]{2}|J\d+) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
+ROWS = re.findall(r"^\| (\d\S*|[A-Z]{2}|[JW]\d+) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
 DUE = {
     *(f"0.{n}" for n in range(1, 7)),
     *(f"0.+{n}" for n in range(1, 5)),
@@ -20,6 +20,8 @@ DUE = {
     *(f"2.+{n}" for n in range(1, 5)),
     *("PC", "EO", "FD", "CV", "CO", "RD"),
     *(f"J{n}" for n in range(1, 19)),
+    *("4.13", "4.15"),
+    *(f"W{n}" for n in range(1, 9)),
 }
 
 

@@ -1,16 +1,20 @@
-"""docs/DEPENDENCIES.md names every package that pyproject.toml, or make for the tests, asks for."""
+"""docs/DEPENDENCIES.md names every package that pyproject.toml, make, or the page asks for."""
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
+
+from tools.page import WHEEL
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_every_dependency_is_explained() -> None:
     """A package without a row (name, licence, why) fails here."""
+    page_packages = json.loads((ROOT / "ui/package.json").read_text(encoding="utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     asked = [
         *project["build-system"]["requires"],
@@ -22,8 +26,11 @@ def test_every_dependency_is_explained() -> None:
             if "==" in line
         ),
         *re.findall(r"--no-deps (\S+)", (ROOT / "Makefile").read_text(encoding="utf-8")),
+        WHEEL,
+        *page_packages["dependencies"],
+        *page_packages["devDependencies"],
     ]
-    names = {re.split(r"[\[<>=~! ]", one)[0] for one in asked} - {"tenax"}
+    names = {re.split(r"[\[<>=~! ;]", one)[0] for one in asked} - {"tenax", "build"}
     page = (ROOT / "docs/DEPENDENCIES.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `([^`]+)` \| (\S.* \| \S.*) \|$", page, re.MULTILINE))
     assert set(rows) == names

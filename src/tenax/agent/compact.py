@@ -78,6 +78,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[Any]
     session_id: str
 
+    @property
+    def said(self) -> str:
+        """What became of it, in a sentence for the person."""
+        return type(self).__doc__ or ""
+
 
 class Compacted(Outcome, frozen=True, kw_only=True):
     """The older part is a summary now."""
@@ -86,9 +91,13 @@ class Compacted(Outcome, frozen=True, kw_only=True):
     tokens_before: int
     tokens_after: int
 
+    @property
+    def said(self) -> str:
+        return f"The context is a summary and the last messages now: {self.tokens_before:,} tokens became {self.tokens_after:,}."
+
 
 class Superseded(Outcome, frozen=True, kw_only=True):
-    """Somebody else compacted or edited it meanwhile; `by` is the head now."""
+    """Somebody else compacted or edited it meanwhile."""
 
     by: str | None
 
@@ -105,6 +114,10 @@ class Aborted(Outcome, frozen=True, kw_only=True):
     """It did not work, and everything is as it was."""
 
     why: str
+
+    @property
+    def said(self) -> str:
+        return f"It did not work, and everything is as it was: {self.why}"
 
 
 class NothingToDo(Outcome, frozen=True, kw_only=True):

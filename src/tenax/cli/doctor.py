@@ -11,8 +11,8 @@ import click
 import msgspec
 
 from tenax.cli.frame import FAILED, pass_config
-from tenax.cli.lines import one_line, rfc3339, short_time
-from tenax.clock import Clock
+from tenax.cli.lines import one_line, short_time
+from tenax.clock import Clock, rfc3339
 from tenax.config import Config, shown
 from tenax.errors import TenaxError
 from tenax.journal import Journal, exists
@@ -171,13 +171,5 @@ def _prove(journal: Journal) -> Report:
 
 
 def _show_report(report: Report) -> None:
-    what = f"{report.conversations:,} conversations, {report.facts + report.partials:,} events, {report.blobs:,} blobs"
-    if report.stale:
-        what += f" ({report.stale:,} conversations are indexed anew when they are next written)"
-    for each in report.problems:
-        click.echo(one_line(str(each)))
-    if report.ok:
-        click.echo(f"{what}: ok")
-        return
-    count = f"{len(report.problems):,}{'' if report.complete else ' and more'}"
-    click.echo(f"{what}: {count} problem{'' if count == '1' else 's'}")
+    for line in report.lines():
+        click.echo(one_line(line))

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from datetime import UTC, datetime
 
-__all__ = ["fit", "one_line", "pad", "rfc3339", "short_time", "width"]
+__all__ = ["fit", "one_line", "pad", "short_time", "width"]
 
 _US = 1_000_000
 _SPACE = re.compile(r"\s+")
@@ -52,8 +52,3 @@ def short_time(at_us: int, now_us: int) -> str:
     if at.date() == now.date():
         return f"{at:%H:%M}"
     return f"{at.day} {at:%b}" if at.year == now.year else f"{at:%Y-%m-%d}"
-
-
-def rfc3339(at_us: int) -> str:
-    """UTC, to the microsecond, for machines."""
-    return datetime.fromtimestamp(at_us // _US, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{at_us % _US:06d}Z"

@@ -13,39 +13,18 @@ import click
 import msgspec
 
 from tenax.cli.frame import pass_config
-from tenax.cli.lines import fit, one_line, pad, rfc3339, short_time, width
+from tenax.cli.lines import fit, one_line, pad, short_time, width
 from tenax.config import Config
-from tenax.errors import Gone
-from tenax.events import MessageAssistant, MessageUser
 from tenax.journal import Journal, exists
 from tenax.journal import open as open_journal
 from tenax.journal.base import Summary
-from tenax.parts import text_of
+from tenax.listing import first_words, listed
 
 __all__ = ["list_conversations"]
 
 PAGE: Final = 200
-FIRST_EVENTS: Final = 64
-"""Where the first words are looked for."""
-WORDS_CHARS: Final = 200
 TITLE_COLUMNS_MIN: Final = 18
 UNTITLED: Final = "(nothing said yet)"
-
-
-class Listed(msgspec.Struct, frozen=True):
-    """A conversation as `--json` shows it."""
-
-    id: str
-    title: str | None
-    words: str | None
-    """Its first words, where it has no title."""
-    messages: int
-    source: str
-    opened_at: str
-    updated_at: str
-    pinned: bool
-    archived: bool
-    running: bool
 
 
 @click.command("list")
@@ -59,7 +38,7 @@ def list_conversations(config: Config, *, everything: bool, limit: int, as_json:
     """Show the conversations, pinned first, then newest first."""
     found, words, now_us, hidden = _read(config.store_url, everything=everything, limit=limit)
     if as_json:
-        shown = [_listed(each, said) for each, said in zip(found, words, strict=True)][:limit]
+        shown = [listed(each, said) for each, said in zip(found, words, strict=True)][:limit]
         click.echo(msgspec.json.format(msgspec.json.encode(shown)))
         return
     if not found:
@@ -83,7 +62,7 @@ def _read(url: str, *, everything: bool, limit: int) -> tuple[list[Summary], lis
         return [], [], 0, False
     with open_journal(url) as journal:
         found = list(islice(_conversations(journal, everything=everything), limit + 1))
-        words = [None if each.title else _first_words(journal, each.conversation) for each in found]
+        words = [None if each.title else first_words(journal, each.conversation) for each in found]
         hidden = not found and bool(journal.conversations(archived=True, limit=1))
         return found, words, journal.clock.now_us(), hidden
 
@@ -100,26 +79,6 @@ def _pages(journal: Journal, *, archived: bool) -> Iterator[Summary]:
     while page := journal.conversations(archived=archived, after=after, limit=PAGE):
         yield from page
         after = page[-1].place
-
-
-def _first_words(journal: Journal, conversation: str) -> str | None:
-    """The first words that stand, or the last ones, where the beginning was cleared."""
-    try:
-        standing = journal.messages(conversation, upto=FIRST_EVENTS)
-        if not standing and (rows := journal.rows(conversation, limit=1)):
-            standing = [fact for row in rows if (fact := journal.fact(conversation, row.last)) is not None]
-    except Gone:
-        return None
-    for each in standing:
-        event = each.event
-        if isinstance(event, MessageUser | MessageAssistant) and (words := one_line(text_of(event.parts))):
-            return words[:WORDS_CHARS]
-    return None
-
-
-def _listed(each: Summary, words: str | None) -> Listed:
-    return Listed(each.conversation, each.title, words, each.messages, each.source, rfc3339(each.opened_at),
-                  rfc3339(each.updated_at), each.pinned, each.archived, each.running)  # fmt: skip
 
 
 def _lines(found: list[Summary], words: list[str | None], now_us: int, columns: int | None) -> Iterator[str]:

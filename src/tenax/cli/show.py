@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from tenax.cli.frame import pass_config
-from tenax.cli.lines import rfc3339
+from tenax.clock import rfc3339
 from tenax.config import Config
 from tenax.errors import NoSuchConversation
 from tenax.journal import exists

@@ -79,6 +79,15 @@ class Report(msgspec.Struct, frozen=True):
     def ok(self) -> bool:
         return not self.problems
 
+    def lines(self) -> list[str]:
+        """What is wrong, a line each, and what was looked at."""
+        what = f"{self.conversations:,} conversations, {self.facts + self.partials:,} events, {self.blobs:,} blobs"
+        if self.stale:
+            what += f" ({self.stale:,} conversations are indexed anew when they are next written)"
+        count = f"{len(self.problems):,}{'' if self.complete else ' and more'}"
+        verdict = "ok" if self.ok else f"{count} problem{'' if count == '1' else 's'}"
+        return [*map(str, self.problems), f"{what}: {verdict}"]
+
 
 def verify(journal: Journal, *, progress: Callable[[Progress], None] | None = None) -> Report:
     """Prove the whole store, of every user."""

@@ -74,6 +74,8 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     erased: bool = False
     parts: tuple[Any, ...] = ()
     """What is not words: pictures and files."""
+    model: str = ""
+    """Who answered."""
 
 
 class Put(msgspec.Struct, frozen=True, tag="put"):
@@ -105,7 +107,8 @@ class Transcript:
     def __init__(self) -> None:
         self._rows: dict[str, Row] = {}
         self._run: str | None = None
-        self._request_run: dict[int, str | None] = {}
+        self._requests: dict[int, tuple[str | None, str]] = {}
+        """The run and the model of each request."""
         self._finished: dict[str, int] = {}
         self._resumes: dict[str, str] = {}
         self._runs_rows: dict[str, list[str]] = {}
@@ -183,7 +186,7 @@ class Transcript:
             self._alter(str(seq), key=(place, -1, n), state="")
 
     def _requested(self, recorded: Recorded, event: ModelRequested) -> None:
-        self._request_run[recorded.seq] = recorded.run
+        self._requests[recorded.seq] = (recorded.run, event.model)
         self._take(recorded.seq, event.inputs)
         for name in self._runs_rows.get(recorded.run or "", ()):
             row = self._rows.get(name)
@@ -193,11 +196,11 @@ class Transcript:
     def _delta(self, recorded: Recorded, event: ReplyDelta) -> None:
         name = str(event.request)
         row = self._rows.get(name)
-        run = self._request_run.get(event.request)
+        run, model = self._requests.get(event.request, (None, ""))
         if row is None:
             if event.offset == 0:
                 self._put(recorded, name, kind="assistant", key=(event.request, 0, 0), text=event.text,
-                          state="streaming", run=run)  # fmt: skip
+                          state="streaming", run=run, model=model)  # fmt: skip
         elif row.state == "streaming" and event.offset == len(row.text):
             self._rows[name] = msgspec.structs.replace(row, text=row.text + event.text)
             self._changes.append(Grow(name, event.offset, event.text))
@@ -205,7 +208,7 @@ class Transcript:
     def _assistant(self, recorded: Recorded, event: MessageAssistant) -> None:
         place = event.request or recorded.seq
         self._put(recorded, str(place), kind="assistant", key=(place, 0, 0), text=text_of(event.parts),
-                  run=recorded.run, thought=_thought(event), parts=_others(event.parts))  # fmt: skip
+                  run=recorded.run, thought=_thought(event), parts=_others(event.parts), model=event.model)  # fmt: skip
         for n, part in enumerate(event.parts):
             if isinstance(part, ToolCall):
                 self._put(recorded, f"{recorded.seq}:{part.id}", kind="tool", key=(place, 1, n), state="waiting",
@@ -213,7 +216,8 @@ class Transcript:
 
     def _partial(self, recorded: Recorded, event: MessagePartial) -> None:
         self._put(recorded, str(event.request), kind="assistant", key=(event.request, 0, 0), state="cut",
-                  run=recorded.run, text=text_of(event.parts))  # fmt: skip
+                  run=recorded.run, text=text_of(event.parts),
+                  model=self._requests.get(event.request, (None, ""))[1])  # fmt: skip
 
     def _summary(self, recorded: Recorded, event: ContextSummarised) -> None:
         self._put(recorded, str(recorded.seq), kind="summary", text=text_of(event.parts))

@@ -1,0 +1,317 @@
+"""`tenax serve`: a small parent that holds the socket, starts the server, and starts it again if it dies.
+
+The socket outlives the server, so a page that reconnects while it starts again waits instead of being refused. One serves
+a place at a time: a lock says so, and where. `tenax link` lets another browser in; `tenax demo` leads to the tour.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import webbrowser
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import IO, Final
+
+import click
+import msgspec
+
+from tenax.cli.frame import FAILED, pass_config
+from tenax.config import Config
+from tenax.errors import CannotOpen, Refused
+from tenax.journal import LOCAL_USER
+from tenax.web.links import Links
+
+__all__ = ["demo", "link", "serve"]
+
+PORTS_TRIED: Final = 20
+STOP_SECONDS: Final = 4.5
+START_SECONDS: Final = 60.0
+DEATHS_MAX: Final = 5
+DEATHS_SECONDS: Final = 60.0
+
+
+class Where(msgspec.Struct, frozen=True):
+    """What the lock says of the one who has it."""
+
+    url: str
+    pid: int
+
+
+class _Ready(msgspec.Struct):
+    ok: bool
+    error: str = ""
+    hint: str = ""
+
+
+@click.command("serve")
+@pass_config
+def serve(config: Config) -> int:
+    """Serve the page, and print a link that opens it. Ctrl-C ends it."""
+    return _serve(config, "/")
+
+
+@click.command("demo")
+@pass_config
+def demo(config: Config) -> int:
+    """Take the tour: no model and no key is needed. Serves the page if nothing does yet."""
+    return _serve(config, "/tour")
+
+
+@click.command("link")
+@click.option(
+    "--user",
+    default=LOCAL_USER,
+    metavar="NAME",
+    help="For this person; everybody has conversations of their own.",
+)
+@pass_config
+def link(config: Config, user: str) -> int:
+    """Print a link that lets another browser in. It works once, for a quarter of an hour."""
+    where = _running(config)
+    if where is None:
+        click.echo("Nothing serves the page now; start it with: tenax serve", err=True)
+        return FAILED
+    if not user.strip() or not user.isprintable() or len(user) > 100:  # noqa: PLR2004  (a name)
+        raise click.UsageError("A name has 1 to 100 characters that can be seen.")
+    click.echo(_link(config, where.url, "/", user))
+    return 0
+
+
+def _serve(config: Config, to: str) -> int:
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(_locked(config))
+        if lock is None:
+            where = _running(config)
+            address = where.url if where is not None else "another address"
+            click.echo(f"Tenax is already running at {address}", err=True)
+            if where is not None:
+                click.echo(_link(config, where.url, to))
+            return 0
+        listening = stack.enter_context(_listen(config))
+        stack.enter_context(_own_terminal())
+        host, port = listening.getsockname()[:2]
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        return _Parent(config, listening, lock, Where(url, os.getpid())).run(to)
+
+
+@contextlib.contextmanager
+def _own_terminal() -> Iterator[None]:
+    """Take Ctrl-C from the terminal for ourselves, as a shell does for a job: under `make`, make would end by it first."""
+    before = os.getpgrp()
+    try:
+        ours = before == os.getpid() or os.tcgetpgrp(0) != before
+    except OSError:  # there is no terminal
+        ours = True
+    if ours:
+        yield
+        return
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    os.setpgid(0, 0)
+    os.tcsetpgrp(0, os.getpgrp())
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.tcsetpgrp(0, before)
+
+
+def _link(config: Config, url: str, to: str, user: str = LOCAL_USER) -> str:
+    code = Links(_folder(config)).make_code(user)
+    return f"{url}/link?code={code}" + ("" if to == "/" else f"&to={to}")
+
+
+def _folder(config: Config) -> Path:
+    return config.places.state / "web"
+
+
+# -- one at a time -------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _locked(config: Config) -> Iterator[IO[bytes] | None]:
+    folder = config.places.state / "run"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = open(os.open(folder / "serve", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b")  # noqa: PTH123, SIM115  (a descriptor, closed below)
+    except OSError as error:
+        raise CannotOpen(
+            f"{folder} cannot be written: {error.strerror}.", hint="set TENAX_HOME to a folder of yours"
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+            return
+        yield file
+
+
+def _running(config: Config) -> Where | None:
+    """Where it runs, if it does."""
+    try:
+        with (config.places.state / "run" / "serve").open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return msgspec.json.decode(file.read(), type=Where)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return None
+
+
+@contextlib.contextmanager
+def _listen(config: Config) -> Iterator[socket.socket]:
+    """Listen on the port of the configuration, or the next one that is free."""
+    host, first = config.serve_host, config.serve_port
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, first, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise CannotOpen(
+            f"There is no address {host} here.", hint="Look at serve.host and TENAX_HOST."
+        ) from error
+    for port in range(first, min(first + PORTS_TRIED, 1 << 16)):
+        listening = socket.socket(family)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((address[0], port))
+            listening.listen(512)
+        except PermissionError as error:
+            listening.close()
+            raise CannotOpen(
+                f"Port {port} is not for ordinary users.", hint="Set serve.port to 1024 or more."
+            ) from error
+        except OSError as error:
+            listening.close()
+            if error.errno != 98:  # noqa: PLR2004  (taken: the next one)
+                raise CannotOpen(
+                    f"{host} cannot be listened on: {error.strerror}.", hint="Look at serve.host."
+                ) from error
+            continue
+        with listening:
+            if port != first:
+                click.echo(f"Port {first} is taken; this is {port}.", err=True)
+            yield listening
+        return
+    raise CannotOpen(
+        f"The ports {first} to {first + PORTS_TRIED - 1} are all taken.", hint="Set TENAX_PORT to another."
+    )
+
+
+# -- the parent ----------------------------------------------------------------------------------------------
+
+
+class _Stop(Exception):
+    """Somebody pressed Ctrl-C."""
+
+
+class _Parent:
+    """Starts the server, again and again, until it is told to stop."""
+
+    def __init__(self, config: Config, listening: socket.socket, lock: IO[bytes], where: Where) -> None:
+        self._config = config
+        self._listening = listening
+        self._lock = lock
+        self._where = where
+        self._child: subprocess.Popen[bytes] | None = None
+        self._deaths: deque[float] = deque(maxlen=DEATHS_MAX)
+
+    def run(self, to: str) -> int:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, self._stop)
+        try:
+            ready = self._start()
+            if not ready.ok:
+                raise Refused(ready.error, hint=ready.hint)
+            self._lock.truncate(0)
+            self._lock.write(msgspec.json.encode(self._where))
+            self._lock.flush()
+            self._welcome(_link(self._config, self._where.url, to))
+            return self._look_after()
+        except _Stop:
+            return self._end()
+        finally:
+            if self._child is not None and self._child.poll() is None:
+                self._child.kill()
+                self._child.wait()
+
+    def _start(self) -> _Ready:
+        profile = click.get_current_context().find_root().params.get("profile")
+        command = [
+            sys.executable,
+            "-m",
+            "tenax.web",
+            str(self._listening.fileno()),
+            *([profile] if profile else []),
+        ]
+        child = self._child = subprocess.Popen(  # noqa: S603  (our own)
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[self._listening.fileno()],
+            start_new_session=True,  # Ctrl-C is for the parent, which tells it
+        )
+        assert child.stdout is not None
+        line = child.stdout.readline()
+        try:
+            return msgspec.json.decode(line, type=_Ready)
+        except msgspec.MsgspecError:
+            return _Ready(ok=False, error="The server ended before it could say why.",
+                          hint=f"Look into {self._config.places.state / 'log' / 'tenax.log'}")  # fmt: skip
+
+    def _look_after(self) -> int:
+        pause = 0.0
+        while True:
+            assert self._child is not None
+            code = self._child.wait()
+            self._deaths.append(time.monotonic())
+            if len(self._deaths) == DEATHS_MAX and self._deaths[-1] - self._deaths[0] < DEATHS_SECONDS:
+                pause = 5.0
+            how = f"signal {-code}" if code < 0 else f"code {code}"
+            click.echo(f"The server is gone ({how}); starting it again.", err=True)
+            time.sleep(pause)
+            while not (ready := self._start()).ok:
+                click.echo(f"tenax: {ready.error} Trying again.", err=True)
+                self._child.wait()
+                time.sleep(5.0)
+            click.echo("The server is back.", err=True)
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
+        raise _Stop
+
+    def _end(self) -> int:
+        """Pages are told, runs are parked for the next start."""
+        if self._child is not None and self._child.poll() is None:
+            self._child.terminate()
+            try:
+                self._child.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._child.kill()
+        click.echo("\nStopped. What was being written goes on at the next start.", err=True)
+        return 0
+
+    def _welcome(self, address: str) -> None:
+        port = self._listening.getsockname()[1]
+        if os.environ.get("SSH_CONNECTION"):
+            name = os.environ.get("USER", "you")
+            click.echo(
+                f"From your own machine: ssh -L {port}:127.0.0.1:{port} {name}@{socket.gethostname()}",
+                err=True,
+            )
+        click.echo("This link works once; `tenax link` makes another. Ctrl-C ends Tenax.", err=True)
+        click.echo(address)
+        sys.stdout.flush()
+        if sys.stdout.isatty() and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+            webbrowser.open(address)

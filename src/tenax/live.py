@@ -1,0 +1,170 @@
+"""Conversations that somebody watches: each is followed and folded once, however many watch it in this process.
+
+A watcher holds a number and asks for what came `since`. Nothing is queued for it, so a slow one costs nothing and catches
+up with one read; where its number is too old, from elsewhere or ahead, it is given a snapshot, never a silent skip.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Final
+
+from tenax.errors import Gone, NoSuchConversation, StoreError
+from tenax.events import ContentErased, ConversationCleared, ConversationRestored, ConversationRewound
+from tenax.journal.aio import AsyncJournal
+from tenax.journal.base import Recorded
+from tenax.recovery import fold_page
+from tenax.views.transcript import Change, Row, Transcript
+
+__all__ = ["SHOWN_ROWS", "Live", "Lives"]
+
+log = logging.getLogger(__name__)
+
+SHOWN_ROWS: Final = 60
+"""How many rows a snapshot has; older ones are read page by page."""
+_KEPT_EVENTS: Final = 4000
+_AWAY_SECONDS: Final = 0.5
+_LINGER_SECONDS: Final = 30.0
+_EDITS: Final = frozenset(
+    {ContentErased.kind, ConversationCleared.kind, ConversationRestored.kind, ConversationRewound.kind}
+)
+"""What changes rows that may stand far above those held here."""
+
+
+class Live:
+    """One conversation, folded as far as `at`."""
+
+    def __init__(self, journal: AsyncJournal, conversation: str) -> None:
+        self.conversation = conversation
+        self.at = 0
+        self.gone = False
+        self.more = False
+        """Whether there are rows above those held here."""
+        self.held = 0
+        """Bytes of an answer that wait on this host's disk, because the store is away."""
+        self.ready = asyncio.Event()
+        self.watching = 0
+        self._journal = journal
+        self._incarnation = ""
+        self._shown = Transcript()
+        self._recent: deque[tuple[int, list[Change]]] = deque()
+        self._floor = 0
+        """Changes are held from here on."""
+        self._hints: set[asyncio.Event] = set()
+        self._task = asyncio.create_task(self._follow(), name=f"live {conversation}")
+
+    def hint(self, event: asyncio.Event, *, on: bool) -> None:
+        """Set this event whenever something changes, or no longer."""
+        if on:
+            self._hints.add(event)
+        else:
+            self._hints.discard(event)
+
+    def since(self, at: int | None, incarnation: str) -> list[Change] | None:
+        """What came after a number; None where only a snapshot can say it."""
+        if at is None or incarnation != self._incarnation or not self._floor <= at <= self.at:
+            return None
+        found: list[Change] = []
+        for seq, changes in reversed(self._recent):
+            if seq <= at:
+                break
+            found[:0] = changes
+        return found
+
+    def snapshot(self) -> tuple[list[Row], bool]:
+        """The last rows, and whether there are more above them."""
+        rows = self._shown.rows
+        return rows[-SHOWN_ROWS:], self.more or len(rows) > SHOWN_ROWS
+
+    def cancel(self) -> None:
+        self._task.cancel()
+
+    async def stop(self) -> None:
+        self.cancel()
+        await asyncio.wait({self._task})
+
+    async def _follow(self) -> None:
+        while not self.gone:
+            try:
+                await self._fold_anew()
+                async for each in self._journal.tail(self.conversation, self.at):
+                    if each.kind in _EDITS or self._journal.incarnation != self._incarnation:
+                        await self._fold_anew(beyond=each.seq)
+                    elif each.seq > self.at:
+                        self._take(each)
+                    self.tell()
+            except (Gone, NoSuchConversation):
+                self.gone = True
+                self.ready.set()
+                self.tell()
+            except StoreError as error:
+                log.info("Following %s has to wait: %s", self.conversation, error)
+                await asyncio.sleep(_AWAY_SECONDS)
+
+    async def _fold_anew(self, beyond: int = 0) -> None:
+        """Begin with what stands now. Whoever watches gets a snapshot, unless nothing changed while the store was away."""
+        incarnation = self._journal.incarnation
+        if self.at and not beyond and incarnation == self._incarnation:
+            return
+        shown, (first, last) = await self._journal.apart(
+            lambda: fold_page(self._journal.journal, self.conversation, None, SHOWN_ROWS)
+        )
+        more = bool(first and await self._journal.rows(self.conversation, before=first, limit=1))
+        self._shown, self.more, self._incarnation = shown, more, incarnation
+        self.at = self._floor = max(beyond, last)
+        self._recent.clear()
+        self.ready.set()
+        self.tell()
+
+    def _take(self, each: Recorded) -> None:
+        changes = self._shown.apply(each)
+        self.at = each.seq
+        self._recent.append((each.seq, changes))
+        while len(self._recent) > _KEPT_EVENTS:
+            self._floor = self._recent.popleft()[0]
+
+    def tell(self) -> None:
+        """Wake those who watch."""
+        for hint in self._hints:
+            hint.set()
+
+
+class Lives:
+    """The conversations that are watched, by one user."""
+
+    def __init__(self, journal: AsyncJournal) -> None:
+        self._journal = journal
+        self._lives: dict[str, Live] = {}
+
+    def enter(self, conversation: str) -> Live:
+        """One more watches it."""
+        live = self._lives.get(conversation)
+        if live is None or live.gone:
+            live = self._lives[conversation] = Live(self._journal, conversation)
+        live.watching += 1
+        return live
+
+    def leave(self, live: Live) -> None:
+        """One less does. What nobody watches is followed for a while yet: a page that reloads comes back soon."""
+        live.watching -= 1
+        if live.watching == 0:
+            asyncio.get_running_loop().call_later(_LINGER_SECONDS, self._drop, live)
+
+    def _drop(self, live: Live) -> None:
+        if live.watching == 0:
+            if self._lives.get(live.conversation) is live:
+                del self._lives[live.conversation]
+            live.cancel()
+
+    def held(self, conversation: str, count: int) -> None:
+        """So many bytes of an answer wait for the store."""
+        live = self._lives.get(conversation)
+        if live is not None:
+            live.held = count
+            live.tell()
+
+    async def close(self) -> None:
+        for live in list(self._lives.values()):
+            await live.stop()

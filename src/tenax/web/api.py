@@ -1,0 +1,217 @@
+"""Endpoints as plain functions, from whose signatures both the routes and the OpenAPI page are made.
+
+`call` is the request; a parameter named in the path is taken from there, `body` is the JSON body, `key` the
+Idempotency-Key, and whatever else there is comes from the query. So what is documented is what is parsed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from importlib import metadata
+from typing import Any, Final, get_type_hints
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tenax.errors import InvalidInput, TenaxError, TooLarge
+from tenax.web.problems import Problem, answer_to, problem
+
+__all__ = ["BODY_BYTES_MAX", "Endpoint", "endpoint", "openapi"]
+
+BODY_BYTES_MAX: Final = 8 * 1024 * 1024
+_KEY: Final = "Idempotency-Key"
+_KEY_CHARS_MAX: Final = 200
+_ERRORS: Final = {
+    "400": "It cannot be taken as it is.",
+    "401": "There is no cookie: open a link made by `tenax link`.",
+    "403": "It came from another site, or this user may not.",
+    "404": "There is no such thing of this user's.",
+    "409": "It stands against what is there.",
+    "410": "It was deleted.",
+    "413": "It is too large.",
+    "503": "The store does not answer now. Nothing is lost; send it again.",
+}
+
+
+class Endpoint:
+    """One thing that can be asked of the server."""
+
+    def __init__(
+        self, method: str, path: str, status: int, handler: Callable[..., Awaitable[Any]], *, public: bool
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.status = status
+        self.public = public
+        self.about = inspect.getdoc(handler) or ""
+        self.name = handler.__name__
+        hints = get_type_hints(handler)
+        self.answer: Any = hints.pop("return")
+        self.body: Any = hints.pop("body", None)
+        hints.pop("call")
+        self.needs_key = hints.pop("key", None) is not None
+        self.in_path = {name: kind for name, kind in hints.items() if f"{{{name}}}" in path}
+        self.in_query = {name: kind for name, kind in hints.items() if name not in self.in_path}
+        self.defaults = {
+            name: each.default
+            for name, each in inspect.signature(handler).parameters.items()
+            if each.default is not inspect.Parameter.empty
+        }
+        self._handler = handler
+
+    @property
+    def route(self) -> Route:
+        return Route(self.path, self._serve, methods=[self.method])
+
+    async def _serve(self, request: Request) -> Response:
+        try:
+            given = await self._arguments(request)
+            found = await self._handler(request, **given)
+        except TenaxError as error:
+            return answer_to(error)
+        except ClientDisconnect:
+            return problem(400, "Gone", "The request was not sent to its end.")
+        except Exception as error:  # noqa: BLE001  (the one place where a request's surprise ends)
+            return answer_to(error)
+        if isinstance(found, Response):
+            return found
+        if self.status == 204:  # noqa: PLR2004  (no content)
+            return Response(status_code=204)
+        return Response(msgspec.json.encode(found), self.status, media_type="application/json")
+
+    async def _arguments(self, request: Request) -> dict[str, Any]:
+        given: dict[str, Any] = {
+            name: _converted(name, request.path_params[name], kind) for name, kind in self.in_path.items()
+        }
+        unknown = set(request.query_params) - set(self.in_query)
+        if unknown:
+            raise InvalidInput(f"There is no parameter {min(unknown)!r} here.")
+        for name, kind in self.in_query.items():
+            if name in request.query_params:
+                given[name] = _converted(name, request.query_params[name], kind)
+            elif name not in self.defaults:
+                raise InvalidInput(f"The parameter {name!r} is missing.")
+        if self.needs_key:
+            given["key"] = _idempotency_key(request)
+        if self.body is not None:
+            given["body"] = await _body(request, self.body)
+        return given
+
+
+_ENDPOINTS: Final[list[Endpoint]] = []
+
+
+def endpoint(
+    method: str, path: str, status: int = 200, *, public: bool = False
+) -> Callable[[Callable[..., Awaitable[Any]]], Endpoint]:
+    """Make an endpoint of a function. `public` ones need no cookie."""
+
+    def made(handler: Callable[..., Awaitable[Any]]) -> Endpoint:
+        found = Endpoint(method, path, status, handler, public=public)
+        _ENDPOINTS.append(found)
+        return found
+
+    return made
+
+
+def endpoints() -> list[Endpoint]:
+    """All of them."""
+    return list(_ENDPOINTS)
+
+
+def _converted(name: str, value: str, kind: Any) -> Any:  # noqa: ANN401  (whatever the parameter is)
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"The parameter {name!r} is not understood: {error}.") from error
+
+
+def _idempotency_key(request: Request) -> str:
+    key = request.headers.get(_KEY, "")
+    if not key or len(key) > _KEY_CHARS_MAX or not key.isascii() or not key.isprintable():
+        raise InvalidInput(
+            f"The header {_KEY} is missing, or no plain text of at most {_KEY_CHARS_MAX} characters.",
+            hint="Make one for each message, and send the message again under the same.",
+        )
+    return key
+
+
+async def _body(request: Request, kind: Any) -> Any:  # noqa: ANN401  (whatever the body is)
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise InvalidInput("The body must be JSON.", hint="Send it with Content-Type: application/json.")
+    data = bytearray()
+    async for piece in request.stream():
+        data += piece
+        if len(data) > BODY_BYTES_MAX:
+            raise TooLarge(f"A request may have {BODY_BYTES_MAX:,} bytes.", hint="Send it in several pieces.")
+    try:
+        return msgspec.json.decode(bytes(data), type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"The body is not understood: {error}.") from error
+
+
+# -- the page that says what there is --------------------------------------------------------------------------
+
+
+def openapi() -> dict[str, Any]:
+    """What the server can be asked, as OpenAPI 3.1."""
+    found = endpoints()
+    kinds = [Problem, *(each.body for each in found if each.body is not None)]
+    kinds += [each.answer for each in found if each.answer not in {None, type(None), Response}]
+    schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    by_kind = dict(zip(map(str, kinds), schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for each in found:
+        paths.setdefault(each.path, {})[each.method.lower()] = _described(each, by_kind)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Tenax",
+            "version": metadata.version("tenax"),
+            "description": "Unstable until 1.0.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"cookie": {"type": "apiKey", "in": "cookie", "name": "tenax"}},
+        },
+    }
+
+
+def _described(each: Endpoint, by_kind: dict[str, Any]) -> dict[str, Any]:
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": _schema(kind)}
+        for name, kind in each.in_path.items()
+    ]
+    parameters += [
+        {"name": name, "in": "query", "required": name not in each.defaults, "schema": _schema(kind)}
+        for name, kind in each.in_query.items()
+    ]
+    if each.needs_key:
+        limits = {"type": "string", "minLength": 1, "maxLength": _KEY_CHARS_MAX, "pattern": "^[!-~]+$"}
+        parameters.append({"name": _KEY, "in": "header", "required": True, "schema": limits})
+    good: dict[str, Any] = {"description": "Done."}
+    if each.answer is Response:
+        good["content"] = {"text/event-stream" if each.path.endswith("/events") else "application/json": {}}
+    elif each.answer is not type(None):
+        good["content"] = {"application/json": {"schema": by_kind[str(each.answer)]}}
+    told = {"application/problem+json": {"schema": by_kind[str(Problem)]}}
+    errors = {code: {"description": what, "content": told} for code, what in _ERRORS.items()}
+    described: dict[str, Any] = {
+        "operationId": each.name,
+        "summary": each.about,
+        "parameters": parameters,
+        "responses": {str(each.status): good, **errors},
+        "security": [] if each.public else [{"cookie": []}],
+    }
+    if each.body is not None:
+        content = {"application/json": {"schema": by_kind[str(each.body)]}}
+        described["requestBody"] = {"required": True, "content": content}
+    return described
+
+
+def _schema(kind: Any) -> dict[str, Any]:  # noqa: ANN401  (whatever the parameter is)
+    return dict(msgspec.json.schema(kind))

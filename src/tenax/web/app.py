@@ -1,0 +1,125 @@
+"""The application: the endpoints behind the guard, the page, and the link that lets a browser in."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from tenax.web import conversations, search, setup, stream, tour
+from tenax.web.api import endpoint, endpoints, openapi
+from tenax.web.guard import Guard
+from tenax.web.house import House
+from tenax.web.links import COOKIE_SECONDS
+from tenax.web.problems import problem
+
+__all__ = ["application", "endpoints"]
+
+PAGE: Final = Path(__file__).with_name("page")
+_RESOURCES: Final = (conversations, search, setup, stream, tour)
+_NO_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tenax</title>
+<main><h1>The page is not built</h1><p>Run <code>make page</code> in the repository, and reload.</p></main></html>"""
+_USED: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tenax</title>
+<main><h1>This link was used, or is too old</h1><p>A link works once, for a quarter of an hour.
+Run <code>tenax link</code> in a terminal, and open what it prints.</p></main></html>"""
+
+
+class Health(msgspec.Struct, frozen=True):
+    """That the server answers."""
+
+    ok: bool
+    version: str
+
+
+@endpoint("GET", "/api/health", public=True)
+async def health(call: Request) -> Health:  # noqa: ARG001  (an endpoint's signature)
+    """Whether the server answers."""
+    return Health(ok=True, version=metadata.version("tenax"))
+
+
+async def describe(_call: Request) -> Response:
+    """What there is, for programs."""
+    return JSONResponse(openapi())
+
+
+async def follow_link(call: Request) -> Response:
+    """A code becomes a cookie. Where it leads is a path of ours, never another site."""
+    house: House = call.app.state.house
+    cookie = house.links.use(call.query_params.get("code", ""))
+    to = call.query_params.get("to", "/")
+    if not to.startswith("/") or to.startswith(("//", "/\\")):
+        to = "/"
+    if cookie is None:
+        if call.state.user is not None:
+            return RedirectResponse(to, 303)
+        return HTMLResponse(_USED, 403)
+    answer = RedirectResponse(to, 303)
+    name = house.links.cookie(call.url.port or 80)
+    secure = call.url.scheme == "https"
+    answer.set_cookie(name, cookie, max_age=COOKIE_SECONDS, httponly=True, samesite="lax", secure=secure)
+    return answer
+
+
+async def page(_call: Request) -> Response:
+    """The one page. Which conversation it shows stands in its address."""
+    index = PAGE / "index.html"
+    if not index.exists():
+        return HTMLResponse(_NO_PAGE, 503)
+    return FileResponse(index, headers={"cache-control": "no-cache"})
+
+
+async def not_found(call: Request, _error: Exception) -> Response:
+    return problem(404, "Not found", f"There is nothing at {call.url.path[:200]}.")
+
+
+async def not_allowed(call: Request, _error: Exception) -> Response:
+    return problem(405, "Not like this", f"{call.method} is not for {call.url.path[:200]}.")
+
+
+class _Assets(StaticFiles):
+    """Files whose names change with their content: a browser need not ask again."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        answer = await super().get_response(path, scope)
+        answer.headers["cache-control"] = "public, max-age=31536000, immutable"
+        return answer
+
+
+def application(house: House) -> Starlette:
+    """The application around this house."""
+    assert all(_RESOURCES)  # imported, so that their endpoints are known
+    public = frozenset(each.path for each in endpoints() if each.public)
+    routes: list[Route | Mount] = [each.route for each in endpoints()]
+    routes += [
+        Route("/api/openapi.json", describe),
+        Route("/link", follow_link),
+        Route("/tour", tour.open_tour),
+        Mount("/assets", _Assets(directory=PAGE / "assets", check_dir=False)),
+        *(Route(path, page) for path in ("/", "/setup", "/c/{id}")),
+    ]
+    routes += [Route(f"/{name}", _file(name)) for name in ("favicon.svg", "third-party.txt")]
+    app = Starlette(
+        routes=routes,
+        exception_handlers={404: not_found, 405: not_allowed},
+        middleware=[Middleware(Guard, links=house.links, host=house.config.serve_host, public=public)],
+    )
+    app.state.house = house
+    return app
+
+
+def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
+    async def serve(call: Request) -> Response:
+        file = PAGE / name
+        return FileResponse(file) if file.exists() else await not_found(call, Exception())
+
+    return serve

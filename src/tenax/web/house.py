@@ -1,0 +1,104 @@
+"""What the server holds: one store, a `Runtime` for each user who came, and whether it is to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from starlette.requests import Request
+
+from tenax.config import Config
+from tenax.errors import Refused
+from tenax.journal import LOCAL_USER, Journal
+from tenax.runtime import Runtime, open_store
+from tenax.web.links import Links
+
+__all__ = ["House", "house_of", "owner_only", "runtime_of", "user_of"]
+
+_STREAM_SECONDS = 1.0
+
+
+class House:
+    """One server's insides. `reload` reads the configuration again."""
+
+    def __init__(self, config: Config, links: Links, reload: Callable[[], Config]) -> None:
+        self.config = config
+        self.links = links
+        self.stopping = asyncio.Event()
+        self.streams: set[asyncio.Task[object]] = set()
+        self.journal: Journal = open_store(config)
+        self._reload = reload
+        self._runtimes: dict[str, asyncio.Task[Runtime]] = {}
+
+    async def start(self) -> None:
+        """Look after what was left open, whoever's it is."""
+        left = await asyncio.to_thread(self.journal.of(None).unfinished)
+        for user in {LOCAL_USER, *(each.user for each in left)}:
+            await self.runtime(user)
+
+    async def runtime(self, user: str) -> Runtime:
+        """This user's, started with the first who asks."""
+        task = self._runtimes.get(user)
+        if task is None or (task.done() and task.exception() is not None):
+            task = self._runtimes[user] = asyncio.create_task(self._started(user))
+        return await asyncio.shield(task)
+
+    async def _started(self, user: str) -> Runtime:
+        runtime = Runtime(self.config, user=user, journal=self.journal.of(user))
+        await runtime.start()
+        return runtime
+
+    async def reload(self) -> None:
+        """The configuration was changed: everybody is answered with the new one from now on."""
+        self.config = self._reload()
+        for task in self._runtimes.values():
+            await (await task).configure(self.config)
+
+    async def end_streams(self) -> None:
+        """Say goodbye to every page; one that does not read is not waited for."""
+        self.stopping.set()
+        if self.streams:
+            await asyncio.wait(self.streams, timeout=_STREAM_SECONDS)
+        for task in self.streams:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Park what runs, and let go of the store."""
+        started = [task.result() for task in self._runtimes.values() if task.done() and not task.exception()]
+        await asyncio.gather(*(runtime.close() for runtime in started), return_exceptions=True)
+        await asyncio.to_thread(self.journal.close)
+
+    @property
+    def terminal(self) -> str:
+        """How a person gets this Tenax in a terminal."""
+        own = Path(sys.prefix) / "bin" / "tenax"
+        known = shutil.which("tenax")
+        command = "tenax" if known is not None and Path(known).resolve() == own.resolve() else str(own)
+        home = os.environ.get("TENAX_HOME")
+        return f"TENAX_HOME={shlex.quote(home)} {command}" if home else command
+
+
+def house_of(call: Request) -> House:
+    found: House = call.app.state.house
+    return found
+
+
+def user_of(call: Request) -> str:
+    found: str = call.state.user
+    return found
+
+
+async def runtime_of(call: Request) -> Runtime:
+    """The runtime of the user who asks."""
+    return await house_of(call).runtime(user_of(call))
+
+
+def owner_only(call: Request) -> None:
+    """What concerns the whole installation is for the person whose it is."""
+    if user_of(call) != LOCAL_USER:
+        raise Refused("Only the person who runs this Tenax may do this.")

@@ -1,0 +1,216 @@
+"""The real `tenax serve`, as a process of its own, and a browser's view of it without a browser."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+import httpx
+
+SECONDS = 30.0
+SETTINGS = ("TENAX_CONFIG", "TENAX_STORE", "TENAX_MODEL", "TENAX_HOST", "TENAX_PORT", "TENAX_LOG", "OPENAI_BASE_URL",
+            "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY", "OLLAMA_HOST", "SSH_CONNECTION",
+            "DISPLAY", "WAYLAND_DISPLAY")  # fmt: skip
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """The environment of a person whose everything is in one folder."""
+    kept = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    return {**kept, "TENAX_HOME": str(home), "TENAX_PORT": str(free_port()), **more}
+
+
+def free_port() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        port: int = trial.getsockname()[1]
+        return port
+
+
+class Served:
+    """`tenax serve` (or another command that serves) for as long as the block lasts."""
+
+    def __init__(self, home: Path, *command: str, env: Mapping[str, str] | None = None) -> None:
+        self.home = home
+        self.env = {**environment(home), **(env or {})}
+        self._pages: list[Page] = []
+        self._command = [sys.executable, "-m", "tenax", *(command or ("serve",))]
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for page in self._pages:
+            page.http.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+    def start(self) -> None:
+        """Start it, and wait for its link."""
+        self.process = subprocess.Popen(
+            self._command, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.link = self.process.stdout.readline().strip()
+        if not self.link:
+            raise AssertionError(f"it did not start: {self.process.communicate()[1]}")
+        self.url = self.link.partition("/link")[0]
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> tuple[int, str, float]:
+        """Ctrl-C: the exit code, what was said, and how long it took."""
+        began = time.monotonic()
+        self.process.send_signal(number)
+        _, said = self.process.communicate(timeout=SECONDS)
+        return self.process.returncode, said, time.monotonic() - began
+
+    def server(self) -> int:
+        """The process id of the server under the parent."""
+        found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return int(found[0])
+
+    def kill_server(self) -> None:
+        """`kill -9` of the server; its parent starts it again."""
+        os.kill(self.server(), signal.SIGKILL)
+
+    def tenax(self, *args: str) -> subprocess.CompletedProcess[str]:
+        """Another command beside it."""
+        command = [sys.executable, "-m", "tenax", *args]
+        return subprocess.run(
+            command, env=self.env, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+
+    def browser(self, link: str | None = None) -> Page:
+        """Somebody who opens a link."""
+        page = Page(self.url)
+        self._pages.append(page)
+        answer = page.http.get(link or self.link)
+        assert answer.status_code == 303, answer.text
+        return page
+
+
+class Page:
+    """A browser's requests, with its cookie."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.http = httpx.Client(base_url=url, timeout=SECONDS, trust_env=False)
+
+    def get(self, path: str, **query: Any) -> Any:
+        answer = self.http.get(f"/api{path}", params=query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def post(self, path: str, body: object = None, *, status: int | None = None, **headers: str) -> Any:
+        answer = self.http.post(f"/api{path}", json=body if body is not None else {}, headers=headers)
+        assert answer.status_code == status if status else answer.is_success, answer.text
+        return answer.json() if answer.content else None
+
+    def new(self) -> str:
+        found: str = self.post("/conversations")["id"]
+        return found
+
+    def say(self, conversation: str, text: str, how: str = "queue", key: str | None = None) -> int:
+        headers: Any = {"Idempotency-Key": key or str(uuid4())}
+        seq: int = self.post(
+            f"/conversations/{conversation}/messages", {"text": text, "how": how}, **headers
+        )["seq"]
+        return seq
+
+    def rows(self, conversation: str, **query: int) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.get(f"/conversations/{conversation}/rows", **query)["rows"]
+        return rows
+
+    @contextlib.contextmanager
+    def stream(self, at: str) -> Iterator[Stream]:
+        with self.http.stream("GET", "/api/events", params={"at": at}, timeout=SECONDS) as answer:
+            assert answer.status_code == 200
+            yield Stream(answer)
+
+
+class Stream:
+    """Frames as they come, and the rows that a page would have of them."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        self._lines = answer.iter_lines()
+        self.cursor = ""
+        self.rows: dict[str, dict[str, dict[str, Any]]] = {}
+        self.list: dict[str, dict[str, Any]] = {}
+        self.snapshots = 0
+
+    def next(self) -> tuple[str, Any]:
+        """The next frame, taken in."""
+        kind, data = "", ""
+        for line in self._lines:
+            if not line:
+                if kind:
+                    return kind, self._take(kind, json.loads(data))
+                continue
+            name, _, value = line.partition(": ")
+            if name == "event":
+                kind = value
+            elif name == "id":
+                self.cursor = value
+            elif name == "data":
+                data = value
+        raise EOFError("the stream ended")
+
+    def until(self, what: str) -> Any:
+        """The next frame of this kind."""
+        while True:
+            kind, data = self.next()
+            if kind == what:
+                return data
+
+    def text(self, conversation: str) -> str:
+        """The assistant's words, in order."""
+        rows = sorted(self.rows.get(conversation, {}).values(), key=lambda row: row["key"])
+        return "".join(row.get("text", "") for row in rows if row["kind"] == "assistant")
+
+    def read_until(self, conversation: str, done: Any) -> None:
+        """Read until this holds of the conversation's rows."""
+        while not done(self.rows.get(conversation, {})):
+            self.next()
+
+    def _take(self, kind: str, data: Any) -> Any:
+        if kind == "rows":
+            self.snapshots += 1
+            self.rows[data["conversation"]] = {row["id"]: row for row in data["rows"]}
+        elif kind == "changes":
+            rows = self.rows.setdefault(data["conversation"], {})
+            for change in data["changes"]:
+                match change["type"]:
+                    case "put":
+                        rows[change["row"]["id"]] = change["row"]
+                    case "grow":
+                        row = rows[change["id"]]
+                        assert len(row.get("text", "")) == change["offset"], "a hole, or a repeat"
+                        row["text"] = row.get("text", "") + change["text"]
+                    case "drop":
+                        rows.pop(change["id"], None)
+        elif kind == "list":
+            if data["reset"]:
+                self.list.clear()
+            self.list |= {each["id"]: each for each in data["conversations"]}
+            for each in data["gone"]:
+                self.list.pop(each, None)
+        return data
+
+
+def is_done(rows: dict[str, dict[str, Any]]) -> bool:
+    """Whether an answer stands, whole."""
+    kinds = [row for row in rows.values() if row["kind"] == "assistant"]
+    return bool(kinds) and all(row.get("state", "") in {"", "earlier"} for row in kinds)

@@ -1,0 +1,225 @@
+"""`tenax serve`: it starts, says where, starts again after a kill, and ends in good order."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+import httpx
+import pytest
+
+from tenax.models import Reply
+from tests.support.served import SECONDS, Served, environment, free_port, is_done
+from tests.support.turns import set_up
+from tests.web.conftest import SLOW
+
+pytestmark = pytest.mark.crash
+
+
+def test_ctrl_c_with_a_page_open_ends_in_time_and_parks_the_answer(slow: Served) -> None:
+    """Exit code 0, pages are told, and the next start goes on with what was being written."""
+    page = slow.browser()
+    name = page.new()
+    page.say(name, "Talk.")
+    with page.stream(f"-~{name}:") as stream:
+        stream.read_until(name, lambda _rows: len(stream.text(name)) > 20)
+        shown = stream.text(name)
+        slow.process.send_signal(signal.SIGINT)
+        while stream.next()[0] != "bye":
+            shown = stream.text(name)
+    code, said, seconds = slow.stop()
+    assert code == 0
+    assert seconds < 25
+    assert "Traceback" not in said
+    slow.start()
+    with page.stream(f"-~{name}:") as stream:
+        stream.read_until(name, is_done)
+    rows = page.rows(name)
+    assert [row.get("state", "") for row in rows if row["kind"] == "marker"] == ["resumed"]
+    texts = [row["text"] for row in rows if row["kind"] == "assistant"]
+    assert texts[0].startswith(shown)
+    assert texts[-1] == SLOW
+
+
+def test_a_killed_server_is_started_again_and_every_word_shown_is_there(slow: Served) -> None:
+    """`kill -9` in mid-answer, three times: the socket stays, what was shown stands, the answer comes."""
+    page = slow.browser()
+    for _ in range(3):
+        name = page.new()
+        page.say(name, "Talk.")
+        with page.stream(f"-~{name}:") as stream:
+            stream.read_until(name, lambda _rows, stream=stream, name=name: len(stream.text(name)) > 30)
+            slow.kill_server()
+            try:
+                while True:
+                    stream.next()
+            except (httpx.HTTPError, EOFError):
+                shown = stream.text(name)
+        with page.stream(stream.cursor) as again:
+            again.rows = stream.rows
+            again.read_until(name, is_done)
+        rows = page.rows(name)
+        texts = [row["text"] for row in rows if row["kind"] == "assistant"]
+        assert texts[0].startswith(shown), "a word that was shown is missing"
+        assert texts[-1] == SLOW
+
+
+def test_a_second_one_says_where_the_first_is(shared: Served) -> None:
+    """And prints a link to it, exit code 0."""
+    done = shared.tenax("serve")
+    assert done.returncode == 0
+    assert f"already running at {shared.url}" in done.stderr
+    assert done.stdout.startswith(f"{shared.url}/link?code=")
+
+
+def test_a_port_that_is_taken_leads_to_the_next(tmp_path: Path) -> None:
+    """It says so."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with Served(tmp_path, env={"TENAX_PORT": str(port)}) as served:
+            assert served.url != f"http://127.0.0.1:{port}"
+            code, said, _ = served.stop()
+            assert code == 0
+            assert f"Port {port} is taken; this is {served.url.rpartition(':')[2]}." in said
+
+
+def refused(home: Path, **env: str) -> tuple[int, str]:
+    """Exit code and sentence of a start that does not work."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tenax", "serve"],
+        env=environment(home, **env),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    return done.returncode, done.stderr
+
+
+def test_a_store_from_a_newer_version_is_told(tmp_path: Path) -> None:
+    """One sentence, and nothing is changed."""
+    set_up(tmp_path, [Reply("x")])
+    with Served(tmp_path) as served:
+        served.browser().new()
+        assert served.stop()[0] == 0
+    with apsw.Connection(str(tmp_path / "tenax.db")) as database:
+        database.execute("update store set schema = schema + 1")
+    database.close()
+    code, said = refused(tmp_path)
+    assert code == 1
+    assert "newer" in said
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """Each with its sentence."""
+    place = tmp_path / "file"
+    place.write_text("")
+    code, said = refused(place / "home")
+    assert code == 3
+    assert f"{place}/home/config.toml cannot be read: Not a directory." in said
+    place.unlink()
+    (tmp_path / "run").write_text("")
+    code, said = refused(tmp_path)
+    assert code == 1
+    assert "TENAX_HOME" in said
+
+
+def test_a_store_that_is_away_is_told(tmp_path: Path) -> None:
+    """PostgreSQL that is not there: a sentence."""
+    code, said = refused(tmp_path, TENAX_STORE=f"postgresql://me@127.0.0.1:{free_port()}/none")
+    assert code == 1
+    assert re.search(r"PostgreSQL at 127.0.0.1:\d+/none", said)
+
+
+def test_over_ssh_the_way_to_it_is_printed(tmp_path: Path) -> None:
+    """The line to type on the person's own machine."""
+    with Served(tmp_path, env={"SSH_CONNECTION": "1 2 3 4", "USER": "anna"}) as served:
+        port = served.url.rpartition(":")[2]
+        _, said, _ = served.stop()
+        assert f"ssh -L {port}:127.0.0.1:{port} anna@" in said
+
+
+def test_a_link_without_a_server_says_how_to_start_one(tmp_path: Path) -> None:
+    """Exit code 1."""
+    done = subprocess.run([sys.executable, "-m", "tenax", "link"], env=environment(tmp_path), capture_output=True,
+                          text=True, timeout=SECONDS, check=False)  # fmt: skip
+    assert done.returncode == 1
+    assert "tenax serve" in done.stderr
+
+
+def test_what_is_written_is_for_nobody_else(tmp_path: Path) -> None:
+    """Log, lock, key and codes are the person's own."""
+    with Served(tmp_path) as served:
+        served.browser()
+        for folder in ("log", "run", "web"):
+            for each in [tmp_path / folder, *(tmp_path / folder).rglob("*")]:
+                assert stat.S_IMODE(each.stat().st_mode) & 0o077 == 0, each
+
+
+def test_the_tour_is_one_command_away(tmp_path: Path) -> None:
+    """`tenax demo`: without any model, the link leads to a conversation that talks."""
+    with Served(tmp_path, "demo") as served:
+        page = served.browser()
+        answer = page.http.get("/tour")
+        assert answer.status_code == 303
+        name = answer.headers["location"].removeprefix("/c/")
+        with page.stream(f"-~{name}:") as stream:
+            stream.read_until(name, lambda rows: any(row.get("state") == "asks" for row in rows.values()))
+        assert served.link.endswith("&to=/tour")
+
+
+def test_the_plug_is_pulled_on_a_tour_and_the_answer_goes_on(tmp_path: Path) -> None:
+    """The approval is not asked again, the file is written once, the words before the kill stay."""
+    with Served(tmp_path) as served:
+        page = served.browser()
+        name = page.post("/tour", status=201)["id"]
+        with page.stream(f"-~{name}:") as stream:
+            stream.read_until(name, lambda rows: any(row.get("state") == "asks" for row in rows.values()))
+            tool = next(row for row in stream.rows[name].values() if row["kind"] == "tool")
+            message, _, call = tool["id"].partition(":")
+            page.post(
+                f"/conversations/{name}/approvals", {"message": int(message), "call": call, "answer": "once"}
+            )
+            stream.read_until(name, lambda _rows: "One journal" in stream.text(name))
+            before = served.server()
+            page.post("/tour/plug", status=202)
+            try:
+                while True:
+                    stream.next()
+            except (httpx.HTTPError, EOFError):
+                shown = stream.text(name)
+        assert (tmp_path / "work" / "tour" / "hello.md").exists()
+        with page.stream(stream.cursor) as again:
+            again.rows = stream.rows
+            again.read_until(name, lambda rows: any(row.get("state") == "resumed" for row in rows.values()))
+        assert served.server() != before
+        rows = page.rows(name)
+        texts = [row["text"] for row in rows if row["kind"] == "assistant"]
+        assert shown.startswith(texts[0])
+        assert texts[1].startswith(shown[len(texts[0]) :])
+        assert sum(row["kind"] == "tool" for row in rows) == 1
+
+
+def test_the_server_goes_when_its_parent_is_killed(tmp_path: Path) -> None:
+    """Nobody is left behind who holds the store."""
+    with Served(tmp_path) as served:
+        child = served.server()
+        served.process.kill()
+        served.process.wait()
+        descriptor = os.pidfd_open(child) if Path(f"/proc/{child}").exists() else None
+        if descriptor is not None:
+            import select
+
+            assert select.select([descriptor], [], [], 25)[0], "it is still there"
+            os.close(descriptor)
