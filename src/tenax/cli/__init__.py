@@ -11,6 +11,8 @@ import click
 from tenax.cli.doctor import examine
 from tenax.cli.frame import Commands, run
 from tenax.cli.list import list_conversations
+from tenax.cli.serve import demo, link, serve
+from tenax.cli.setup import setup
 from tenax.cli.show import show
 from tenax.config import load
 
@@ -22,7 +24,8 @@ from tenax.config import load
 @click.option(
     "-p", "--print", "words", metavar="WORDS", help="Ask this, print the answer, and end. - reads stdin."
 )
-@click.option("-c", "--conversation", metavar="ID", help="With -p: ask in this conversation.")
+@click.option("-c", "--conversation", metavar="ID", help="Talk, or with -p ask, in this conversation.")
+@click.option("--new", is_flag=True, help="Talk in a new conversation, not in the last one.")
 @click.option(
     "--how",
     type=click.Choice(["queue", "steer", "interrupt", "take over"]),
@@ -39,15 +42,18 @@ def tenax(
     conversation: str | None,
     how: str,
     *,
+    new: bool,
     as_json: bool,
 ) -> int | None:
-    """A self-hosted AI agent that never loses the thread."""
+    """A self-hosted AI agent that never loses the thread. Without a command it talks."""
     if words is not None and context.invoked_subcommand is not None:
         raise click.UsageError("-p stands alone; it takes no command.")
-    if words is None:
-        if context.invoked_subcommand is None:
-            click.echo(context.get_help())
+    if context.invoked_subcommand is not None:
         return None
+    if words is None:
+        from tenax.cli.talk import talk  # noqa: PLC0415  (brings the terminal's libraries along)
+
+        return talk(load(os.environ, profile=profile), conversation=conversation, new=new)
     from tenax.cli.ask import ask  # noqa: PLC0415  (brings the models along)
 
     config = load(os.environ, profile=profile)
@@ -56,6 +62,10 @@ def tenax(
 
 tenax.add_command(examine)
 tenax.add_command(list_conversations)
+tenax.add_command(serve)
+tenax.add_command(link)
+tenax.add_command(demo)
+tenax.add_command(setup)
 tenax.add_command(show)
 
 

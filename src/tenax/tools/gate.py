@@ -108,6 +108,10 @@ class Gate:
         self._permits: weakref.WeakSet[Allowed] = weakref.WeakSet()
         self._stuck: set[asyncio.Task[str]] = set()
 
+    def tools(self) -> list[Tool[Any]]:
+        """The tools, in the order in which they were given."""
+        return list(self._tools.values())
+
     def specs(self) -> list[ToolSpec]:
         """The tools as a model is told of them, in the order in which they were given."""
         return list(self._specs)

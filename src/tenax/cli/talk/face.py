@@ -1,0 +1,339 @@
+"""The face: does what is typed, follows the open conversation, and says how it stands.
+
+The terminal answers what is submitted in it, and leaves other conversations to whoever has them. Words that could not be
+stored come back into the input line. A failure is a sentence above it, and the talk goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import uuid
+from collections.abc import Coroutine, Iterable, Iterator
+from typing import Any, Final, Literal
+
+from tenax.cli.lines import fit, one_line
+from tenax.cli.talk.commands import Commands
+from tenax.cli.talk.prompt import Prompt
+from tenax.cli.talk.screen import Screen, aside
+from tenax.config import Config
+from tenax.errors import ConfigError, Gone, OutcomeUnknown, StoreError, StoreUnavailable, TenaxError
+from tenax.events import MessageAssistant, Usage
+from tenax.journal.base import Dedup
+from tenax.parts import Part, Text
+from tenax.runtime import How, Runtime
+from tenax.views.transcript import Change, Grow, Put
+
+__all__ = ["Face"]
+
+ROWS_SHOWN: Final = 10
+_AWAY_SECONDS: Final = 0.5
+_LEAVE_SECONDS: Final = 2.0
+"""How long words that were sent last may take to be stored."""
+_TITLE_COLUMNS: Final = 40
+_ANSWERS: Final[dict[str, Literal["once", "conversation", "no"]]] = {
+    "y": "once",
+    "yes": "once",
+    "c": "conversation",
+    "n": "no",
+    "no": "no",
+}
+
+
+class Face:
+    """One talk in one terminal."""
+
+    def __init__(self, config: Config) -> None:
+        self.name: str | None = None
+        """The open conversation; None before the first words of a new one."""
+        self.run: str | None = None
+        """The run that is open in it."""
+        self.runtime = Runtime(config, serves=False, on_held=self._on_held)
+        self.commands = Commands(self)
+        self.prompt = Prompt(
+            config.places.state / "history",
+            above=self._above,
+            complete=self.commands.complete,
+            accept=self._accept,
+            interrupt=self._interrupt,
+        )
+        self.screen = Screen(lambda: self.prompt.columns)
+        self._lines: asyncio.Queue[str] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._following: asyncio.Task[None] | None = None
+        self._surprise: BaseException | None = None
+        self._armed = False
+        """The next Ctrl-C leaves."""
+        self._sending = ""
+        self._unsure: dict[str, Dedup] = {}
+        """Words that may be stored, and the id under which they are sent again."""
+        self._opened: set[str] = set()
+        """Conversations that may be answered here."""
+        self._title = self._status = ""
+        self._held = 0
+        self._away = False
+
+    @classmethod
+    async def talk(cls, config: Config, conversation: str | None, *, new: bool) -> int:
+        """Talk until the person leaves."""
+        face = cls(config)
+        try:
+            face.runtime.agent  # noqa: B018  (what is not set up is said before anything else)
+        except ConfigError:
+            await face.runtime.close()
+            raise
+        with _log_above(face):
+            async with face.runtime:
+                await face.open(None if new else conversation or await face._last())
+                await face._until_left()
+        return 0
+
+    async def _last(self) -> str | None:
+        """The conversation in which something happened last. Pinned ones stand first in the list."""
+        found = await self.runtime.conversations()
+        return max(found, key=lambda each: each.updated_at).conversation if found else None
+
+    async def _until_left(self) -> None:
+        loop = asyncio.get_running_loop()
+        for each in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(each, self.prompt.leave)
+        self.spawn(self._work())
+        await self.prompt.run()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                await self._lines.join()
+        unsure = self._sending
+        for task in [*self._tasks]:
+            task.cancel()
+        if self._surprise is not None:
+            raise self._surprise
+        if unsure:
+            self.tell(f"Whether this was stored is not known: {unsure}")
+        self.prompt.print(self.screen.rest())
+        if await self._is_writing():
+            self.tell("The answer is not finished. It goes on when the conversation is opened again.")
+
+    async def _is_writing(self) -> bool:
+        """Whether an answer is being written by this process."""
+        try:
+            me = await self.runtime.journal.instance()
+            return me in [await self.runtime.journal.holder(f"run:{name}") for name in self._opened]
+        except StoreError:
+            return False
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do this beside the talk. What fails is told; a surprise ends the talk, and is raised there."""
+        task = asyncio.create_task(self._told(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._surprise = task.exception()
+            self.prompt.leave()
+
+    async def _told(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except TenaxError as error:
+            self.tell_error(error)
+
+    # -- what is shown ---------------------------------------------------------------------------------------
+
+    async def open(self, name: str | None) -> None:
+        """Show the last rows of a conversation, and follow it from there; None: a new one."""
+        head, rows, title = 0, [], None
+        if name is not None:
+            head = (await self.runtime.journal.head(name)).head
+            rows = await self.runtime.transcript(name, limit=ROWS_SHOWN)
+            title = (await self.runtime.journal.summary(name)).title
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait({self._following})
+        self.name, self.screen = name, Screen(lambda: self.prompt.columns)
+        if name is None:
+            self.tell("A new conversation.")
+        else:
+            if rows:
+                self.tell(f"{one_line(title)} ({name})" if title else name)
+            self._show([Put(row) for row in rows])
+            self._following = self.spawn(self._follow(name, head))
+            self._opened.add(name)
+            self.runtime.lanes.wake(
+                name, patient=False
+            )  # what was left in it goes on, unless somebody has it
+        await self.look()
+        self.spawn(self.commands.learn())
+
+    async def _follow(self, name: str, last: int) -> None:
+        while True:
+            try:
+                async for seq, changes in self.runtime.follow(name, last):
+                    last, self._away = seq, False
+                    self._show(changes)
+                    if not changes or not all(isinstance(each, Grow) for each in changes):
+                        await self.look()
+            except StoreUnavailable:
+                self._away = True
+                self.prompt.refresh()
+                await asyncio.sleep(_AWAY_SECONDS)
+            except Gone:
+                self.tell("This conversation was deleted.")
+                self.name = self.run = None
+                return
+
+    def _show(self, changes: Iterable[Change]) -> None:
+        if text := self.screen.changed(changes):
+            self.prompt.print(text)
+        self.prompt.refresh()
+
+    async def look(self) -> None:
+        """See how the conversation stands: whether it is being written in, its title, and what it took."""
+        name, journal = self.name, self.runtime.journal
+        model = self.runtime.agent.models[0]
+        title, run, parts = "new conversation", None, [model.name]
+        if name is not None:
+            run = (await journal.head(name)).run
+            title = one_line((await journal.summary(name)).title or "") or name
+            usage, spent = await self._usage(name), await journal.spent(name)
+            room = f" of {model.context:,}" if model.context else ""
+            parts.append(f"context {usage.input + usage.output:,}{room}" if usage else "context unknown")
+            parts.append(f"{spent.input:,} tokens in, {spent.output:,} out")
+            parts.append("cost unknown" if spent.unpriced else f"${spent.cost:.4f}")
+        if run is not None and run != self.run:
+            self._armed = False
+        self.run, self._title, self._status = run, title, " · ".join(parts)
+        self.prompt.refresh()
+
+    async def _usage(self, name: str) -> Usage | None:
+        """What the last answer took."""
+        for row in reversed(await self.runtime.journal.rows(name, limit=ROWS_SHOWN)):
+            fact = await self.runtime.journal.fact(name, row.last)
+            if fact is not None and isinstance(fact.event, MessageAssistant):
+                return fact.event.usage
+        return None
+
+    def _above(self, lines_max: int) -> list[tuple[str, str]]:
+        lines = self.screen.live(lines_max)
+        if self._sending:
+            lines.append(("class:waits", f"> {one_line(self._sending)[:60]} (not stored yet)"))
+        if self._armed and not self.prompt.text:
+            lines.append(("class:hint", "Ctrl-C again leaves"))
+        return [*lines, ("class:status", fit(self._standing(), self.prompt.columns - 1))]
+
+    def _standing(self) -> str:
+        held = f" · {self._held:,} bytes held on this host" if self._held else ""
+        away = " · the store does not answer" if self._away or self._held else ""
+        writing = " · writing" if self.run is not None and not self.screen.asks else ""
+        return f"{fit(self._title, _TITLE_COLUMNS)}{writing}{away}{held} · {self._status}"
+
+    def _on_held(self, _conversation: str, count: int) -> None:
+        self._held = count
+        self.prompt.refresh()
+
+    def tell(self, words: str) -> None:
+        """A sentence that nobody in the talk said."""
+        self.prompt.print(aside(f"-- {words}", columns=self.prompt.columns) + "\n")
+
+    def tell_list(self, lines: Iterable[str]) -> None:
+        """Lines that belong together."""
+        columns = self.prompt.columns
+        self.prompt.print("".join(aside(f"   {line}", columns=columns) for line in lines) + "\n")
+
+    def tell_error(self, error: TenaxError) -> None:
+        hint = "Sent again as it is, it is stored once." if isinstance(error, OutcomeUnknown) else error.hint
+        self.tell(f"{error} {hint}".rstrip())
+
+    # -- what is typed ---------------------------------------------------------------------------------------
+
+    def _accept(self, line: str) -> None:
+        self._armed = False
+        self._lines.put_nowait(line)
+
+    def _interrupt(self) -> None:
+        """Ctrl-C: stop the answer; clear what was typed; leave, at the second one."""
+        if self.run is not None and not self._armed:
+            self._armed = True
+            self.spawn(self.stop())
+        elif self.run is None and self.prompt.text:
+            self._armed = False
+            self.prompt.clear()
+        elif self._armed:
+            self.prompt.leave()
+        else:
+            self._armed = True
+        self.prompt.refresh()
+
+    async def stop(self) -> None:
+        """Stop the answer that is being written."""
+        self.screen.mine.update(row.id for row in self.screen.asks)
+        await self.runtime.stop(self.name or "")
+
+    async def _work(self) -> None:
+        while True:
+            line = await self._lines.get()
+            try:
+                await self._do(line)
+            except TenaxError as error:
+                self.tell_error(error)
+            finally:
+                self._lines.task_done()
+
+    async def _do(self, line: str) -> None:
+        asks, said = self.screen.asks, _ANSWERS.get(line.strip().lower())
+        if line.startswith("/"):
+            await self.commands.do(line)
+        elif said is not None and asks and self.name is not None:
+            message, _, call = asks[0].id.partition(":")
+            self.screen.mine.add(asks[0].id)
+            await self.runtime.answer(self.name, int(message), call, said)
+        elif said is not None and self.run is not None and self.screen.asked_by == self.run:
+            self.tell("Nothing is asked any more: it was answered already.")
+        else:
+            await self.say(line)
+
+    async def say(self, words: str, how: How = "queue", *, parts: Iterable[Part] = ()) -> None:
+        """Store a message in the open conversation; the first one makes it. What cannot be stored comes back."""
+        self._sending = words
+        self.prompt.refresh()
+        try:
+            if self.name is None:
+                await self.open(await self.runtime.new(source="cli"))
+            name = self.name or ""
+            once = self._unsure.setdefault(f"{name} {words}", Dedup("talk", uuid.uuid4().hex))
+            self.screen.mine.update(row.id for row in self.screen.asks)  # a newer message is a no to them
+            await self.runtime.submit(name, [Text(words), *parts], how=how, dedup=once)
+            del self._unsure[f"{name} {words}"]
+        except TenaxError:
+            self.prompt.put(words if how == "queue" else f"/{how} {words}")
+            raise
+        finally:
+            self._sending = ""
+            self.prompt.refresh()
+
+
+class _Above(logging.Handler):
+    """Warnings are lines above the input, each once and without its cause: a traceback is for a log."""
+
+    def __init__(self, face: Face) -> None:
+        super().__init__(logging.WARNING)
+        self._face, self._loop, self._last = face, asyncio.get_running_loop(), ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        said, self._last = self._last, record.getMessage()
+        if said != self._last and self._face.prompt.is_open:
+            self._loop.call_soon_threadsafe(self._face.tell, self._last)
+
+
+@contextlib.contextmanager
+def _log_above(face: Face) -> Iterator[None]:
+    handler, log = _Above(face), logging.getLogger("tenax")
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)

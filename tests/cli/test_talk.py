@@ -1,0 +1,570 @@
+"""`tenax`: a talk in a real terminal, typed and read as a person would, against a model that plays a script."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tenax.errors import InvalidInput
+from tenax.models import Call, Reply, Script, Trouble
+from tenax.runtime import Runtime
+from tests.support.runs import config_of, until
+from tests.support.turns import journal_of, new_conversation, rows_of, set_up
+
+SECONDS = 20.0
+CTRL_C, CTRL_D, ALT_ENTER = "\x03", "\x04", "\x1b\r"
+WRITE = Call("write_file", {"path": "notes.txt", "content": "remember\nthis"})
+_TOKEN = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|[\r\n\b]|[^\x1b\r\n\b]+|\x1b")
+
+
+class Tape:
+    """What a person has seen and could scroll back to: a terminal without an upper edge."""
+
+    def __init__(self, written: str) -> None:
+        self.lines = [""]
+        self._row = self._column = 0
+        for token in _TOKEN.findall(written):
+            if token.startswith("\x1b"):
+                self._obey(token)
+            elif token in "\r\n\b":
+                self._row += token == "\n"
+                self._column = max(self._column - 1, 0) if token == "\b" else 0
+            else:
+                line = self._line.ljust(self._column)
+                self.lines[self._row] = line[: self._column] + token + line[self._column + len(token) :]
+                self._column += len(token)
+
+    @property
+    def _line(self) -> str:
+        self.lines += [""] * (self._row + 1 - len(self.lines))
+        return self.lines[self._row]
+
+    def _obey(self, token: str) -> None:
+        count = int(token[2:-1] or 1) if token[2:-1].isdecimal() or not token[2:-1] else 0
+        match token[-1]:
+            case "A":
+                self._row = max(self._row - count, 0)
+            case "B":
+                self._row += count
+            case "C":
+                self._column += count
+            case "D":
+                self._column = max(self._column - count, 0)
+            case "J" | "K":
+                self.lines[self._row] = self._line[: self._column]
+                if token[-1] == "J":
+                    del self.lines[self._row + 1 :]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line.rstrip() for line in self.lines)
+
+
+class Terminal:
+    """`tenax` in a terminal of its own: what is typed goes in, what a person could have read comes out."""
+
+    def __init__(self, *args: str) -> None:
+        self._master, slave = pty.openpty()
+        termios.tcsetwinsize(slave, (30, 100))
+        env = {**os.environ, "TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1"}
+        command = [sys.executable, "-m", "tenax", *args]
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True
+        )
+        os.close(slave)
+        self.raw = b""
+        self._before = ""
+
+    def type(self, *texts: str) -> None:
+        self._before = self.text
+        for text in texts:
+            os.write(self._master, text.encode())
+
+    def send(self, line: str) -> None:
+        self.type(line, "\r")
+
+    def _read(self, seconds: float) -> bool:
+        if not select.select([self._master], [], [], seconds)[0]:
+            return False
+        try:
+            got = os.read(self._master, 65536)
+        except OSError:  # nobody is at the other end any more
+            got = b""
+        self.raw += got
+        return bool(got)
+
+    @property
+    def text(self) -> str:
+        return Tape(self.raw.decode(errors="ignore")).text
+
+    @property
+    def news(self) -> str:
+        """What has changed on the screen since something was typed."""
+        now, before = self.text, self._before
+        same = next((n for n, (a, b) in enumerate(zip(now, before, strict=False)) if a != b), len(before))
+        return now[now.rfind("\n", 0, same) + 1 :]
+
+    def until(self, words: str) -> str:
+        """What is new, once these words are there."""
+        return self._wait(lambda news: words in " ".join(news.split()) or words in news, words)
+
+    def at_rest(self) -> str:
+        """What is new, once nothing is being written."""
+        return self._wait(lambda news: " · " in news and "· writing" not in news, "the end of the answer")
+
+    def _wait(self, there: Callable[[str], bool], what: str) -> str:
+        deadline = time.monotonic() + SECONDS
+        while not there(news := self.news):
+            assert time.monotonic() < deadline, f"{what!r} did not come:\n{news}"
+            assert self._read(1.0) or self.process.poll() is None, f"{what!r}:\n{news}"
+        return news
+
+    def ended(self) -> int:
+        """Its exit code; and there was no traceback."""
+        deadline = time.monotonic() + SECONDS
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, self.news
+            self._read(0.2)
+        while self._read(0.0):
+            pass
+        assert "Traceback" not in self.text
+        return self.process.returncode
+
+    def hang_up(self) -> None:
+        """The window is closed."""
+        self.process.send_signal(signal.SIGHUP)
+        os.close(self._master)
+        self._master = -1
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if self._master >= 0:
+            os.close(self._master)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A person's home, with a model that answers and a store of its own."""
+    for name in ("TENAX_CONFIG", "TENAX_LOG", "TENAX_MODEL", "TENAX_STORE", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TENAX_HOME", str(tmp_path))
+    set_up(tmp_path, [Reply(words="Forty-two, *I think*.")])
+    return tmp_path
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Terminal]]:
+    """Starts a talk, and waits until it listens."""
+    begun: list[Terminal] = []
+
+    def begin(*args: str, until: str = "") -> Terminal:
+        begun.append(Terminal(*args))
+        begun[-1].until(until)
+        begun[-1].until("script")
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        each.close()
+
+
+Start = Callable[..., Terminal]
+
+
+def url_of(home: Path) -> str:
+    return f"sqlite:///{home / 'tenax.db'}"
+
+
+def conversation_in(home: Path) -> str:
+    """The one conversation that is there."""
+    (found,) = asyncio.run(_conversations(home))
+    return found
+
+
+async def _conversations(home: Path) -> list[str]:
+    async with Runtime(config_of(url_of(home), home), serves=False) as runtime:
+        return [each.conversation for each in await runtime.conversations()]
+
+
+def said_in(home: Path, conversation: str = "") -> list[tuple[str, str]]:
+    """What stands in a conversation, as (kind, text)."""
+    rows = rows_of(journal_of(url_of(home), conversation or conversation_in(home))).rows
+    return [(row.kind, row.text) for row in rows]
+
+
+def test_what_is_asked_is_answered_in_markdown_and_opens_again(home: Path, start: Start) -> None:
+    """The last conversation opens with its last rows; `--new` begins another, which is stored with its first words."""
+    talk = start()
+    talk.send("What is it?")
+    assert "> What is it?" in talk.until("Forty-two, I think.")
+    talk.at_rest()
+    talk.type(CTRL_D)
+    assert talk.ended() == 0
+    name = conversation_in(home)
+    assert said_in(home) == [("user", "What is it?"), ("assistant", "Forty-two, *I think*.")]
+    history = home / "history"
+    assert (history.stat().st_mode & 0o777, "+What is it?" in history.read_text()) == (0o600, True)
+    for args in ((), ("-c", name)):
+        talk = start(*args, until="Forty-two, I think.")
+        talk.type(CTRL_D)
+        assert talk.ended() == 0
+    talk = start("--new", until="A new conversation.")
+    talk.type(CTRL_D)
+    assert talk.ended() == 0
+    assert conversation_in(home) == name
+    assert "Forty-two" not in talk.text
+
+
+def test_ctrl_c_stops_the_answer_and_the_second_one_leaves(home: Path, start: Start) -> None:
+    """What was said stays; an input that was begun is cleared by the first one when nothing is written."""
+    set_up(home, [Reply(words="once upon a time", pause=0.02, hang=True), Reply(words="Fine.")])
+    talk = start()
+    talk.send("tell me")
+    talk.until("a time")
+    talk.type(CTRL_C)
+    talk.until("-- Stopped.")
+    assert talk.text.count("once upon a time") == 1
+    talk.send("and now?")
+    talk.until("Fine.")
+    talk.at_rest()
+    talk.type("half a thought", CTRL_C)
+    talk.type(CTRL_C)
+    talk.until("Ctrl-C again leaves")
+    talk.type(CTRL_C)
+    assert talk.ended() == 0
+    said = [text for kind, text in said_in(home) if kind == "assistant"]
+    assert said == ["once upon a time", "Fine."]
+
+
+def test_while_an_answer_is_written_words_wait_or_steer(home: Path, start: Start) -> None:
+    """Enter queues, /steer stands in the next request; both are shown as waiting until they are taken."""
+    replies = [Reply(words="one two three", pause=0.4, calls=[Call("read_file", {"path": "a.txt"})])]
+    set_up(home, [*replies, Reply(words="I read it."), Reply(words="Afterwards.")])
+    talk = start()
+    talk.send("begin")
+    talk.until("one")
+    talk.send("later")
+    talk.until("> later (waits)")
+    talk.send("/steer mind the gap")
+    talk.until("> mind the gap (steers)")
+    shown = talk.until("Afterwards.")
+    order = ["read_file a.txt … failed", "I read it.", "> later\n"]
+    places = [shown.index(words) for words in order]
+    assert places == sorted(places)
+    kinds = [words for kind, words in said_in(home) if kind == "user"]
+    assert kinds == ["begin", "mind the gap", "later"]
+
+
+@pytest.mark.parametrize(("answer", "state"), [("y", "done"), ("n", "denied"), ("c", "done")])
+def test_a_tool_asks_and_is_answered(home: Path, start: Start, answer: str, state: str) -> None:
+    """Its name, what it touches and its exact arguments are shown; the answer is yes, yes for all, or no."""
+    set_up(
+        home, [Reply(calls=[WRITE]), Reply(words="So be it."), Reply(calls=[WRITE]), Reply(words="Again.")]
+    )
+    talk = start()
+    talk.send("write it down")
+    asked = talk.until("Allow write_file notes.txt? y once, c in this conversation, n no")
+    assert "It touches: notes.txt" in asked
+    assert r'Its arguments: {"path":"notes.txt","content":"remember\nthis"}' in asked
+    talk.send(answer)
+    assert f"write_file notes.txt … {state}" in talk.until("So be it.")
+    talk.send("once more")
+    if answer == "c":
+        assert "Allow" not in talk.until("Again.")
+    else:
+        talk.until("Allow write_file")
+
+
+def test_a_question_that_is_answered_elsewhere_goes(home: Path, start: Start) -> None:
+    """A line says so; who answers it a second time is told plainly, and nothing is said in the conversation."""
+    set_up(home, [Reply(calls=[WRITE]), Reply(words="Thank you all very much.", pause=0.5)])
+    talk = start()
+    talk.send("write it down")
+    talk.until("Allow write_file")
+
+    async def answer() -> None:
+        async with Runtime(config_of(url_of(home), home), serves=False) as runtime:
+            name = (await runtime.conversations())[0].conversation
+            asked = await until(runtime, name, "approval.asked")
+            await runtime.answer(name, asked.event.message, asked.event.call, "once")  # type: ignore[union-attr]
+            with pytest.raises(InvalidInput, match="answered already"):
+                await runtime.answer(name, asked.event.message, asked.event.call, "no")  # type: ignore[union-attr]
+            await until(runtime, name, "tool.finished")
+            await until(runtime, name, "reply.delta")
+            talk.until("The question about write_file was settled elsewhere: approved.")
+            talk.send("n")
+            talk.until("it was answered already")
+            await runtime.lanes.idle(name)
+
+    asyncio.run(answer())
+    assert "Thank you all" in talk.until("very much.")
+    assert [kind for kind, _ in said_in(home)] == ["user", "assistant", "tool", "assistant"]
+
+
+def test_an_answer_that_another_process_writes_is_seen_here_as_it_comes(
+    store_url: str, home: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first words are on the screen before its last are written; and it can be stopped from here."""
+    monkeypatch.setenv("TENAX_STORE", store_url)
+    set_up(home, [Reply(words="from far away", pause=0.1, hang=True)])
+    name = new_conversation(store_url)
+    talk = start("-c", name)
+
+    async def other() -> None:
+        async with Runtime(config_of(store_url, home), serves=False) as runtime:
+            await runtime.submit(name, "hello from elsewhere")
+            async with asyncio.timeout(SECONDS):
+                await asyncio.to_thread(talk.until, "> hello from elsewhere")
+                await asyncio.to_thread(talk.until, "far away")
+                talk.type(CTRL_C)
+                await until(runtime, name, "run.finished")
+
+    asyncio.run(other())
+    talk.until("-- Stopped.")
+    assert talk.text.count("from far away") == 1
+    talk.type(CTRL_D)
+    assert talk.ended() == 0
+
+
+def test_leaving_in_the_middle_parks_the_answer(home: Path, start: Start) -> None:
+    """A line says so, and it goes on when the conversation is opened again."""
+    set_up(home, [Reply(words="a long story ", pause=0.3, hang=True), Reply(words="The end.")])
+    talk = start()
+    talk.send("tell me")
+    talk.until("story")
+    talk.type(CTRL_D)
+    talk.until("It goes on when the conversation is opened again.")
+    assert talk.ended() == 0
+    set_up(home, [Reply(words="A short one.")])
+    talk = start(until="The answer was interrupted")
+    talk.until("A short one.")
+
+
+def test_a_terminal_that_is_closed_parks_the_answer_too(home: Path, start: Start) -> None:
+    """Nobody is told anything, and what was said is in the store."""
+    set_up(home, [Reply(words="a long story ", pause=0.1, hang=True)])
+    talk = start()
+    talk.send("tell me")
+    talk.until("story")
+    talk.hang_up()
+    assert talk.process.wait(SECONDS) == 0
+    rows = rows_of(journal_of(url_of(home), conversation_in(home))).rows
+    assert [(row.kind, row.state) for row in rows] == [
+        ("user", ""),
+        ("assistant", "cut"),
+        ("marker", "recovered"),
+    ]
+
+
+def test_several_lines_are_one_message(home: Path, start: Start) -> None:
+    """Alt-Enter begins a line, and what is pasted stays together."""
+    talk = start()
+    talk.type("one", ALT_ENTER, "two", "\x1b[200~\nthree\nfour\x1b[201~")
+    talk.send("")
+    talk.until("Forty-two")
+    assert said_in(home)[0] == ("user", "one\ntwo\nthree\nfour")
+
+
+def test_what_was_said_is_taken_back_asked_again_and_changed(home: Path, start: Start) -> None:
+    """/undo, /undo back, /retry, /edit, /clear: what no longer stands is said to, and comes back when asked for."""
+    talk = start()
+    talk.send("first")
+    talk.until("Forty-two")
+    talk.at_rest()
+    talk.send("/undo")
+    talk.until("/undo back brings it back.")
+    assert said_in(home) == []
+    talk.send("/undo back")
+    talk.until("> first")
+    talk.until("Forty-two")
+    talk.send("/retry")
+    talk.until("2 rows above no longer stand.")
+    talk.until("> first")
+    talk.until("Forty-two")
+    talk.at_rest()
+    talk.send("/edit")
+    talk.until("2 rows above no longer stand.")
+    talk.until("> first")
+    talk.send(" of all")
+    talk.until("> first of all\n")
+    talk.until("Forty-two")
+    talk.at_rest()
+    assert said_in(home)[0] == ("user", "first of all")
+    talk.send("/clear")
+    talk.until("Cleared. /undo back brings it all back.")
+    assert said_in(home) == []
+    talk.send("/retry")
+    talk.until("There is no message to take back.")
+
+
+def test_from_one_conversation_to_another(home: Path, start: Start) -> None:
+    """/title, /new, /list, /open, /search, /fork, and the names that people are used to."""
+    talk = start()
+    talk.send("about pears")
+    talk.until("Forty-two")
+    talk.at_rest()
+    first = conversation_in(home)
+    talk.send("/title Fruit of the year")
+    talk.until("Fruit of the year · script")
+    talk.send("/new")
+    talk.until("A new conversation.")
+    talk.send("about apples")
+    talk.until("Forty-two")
+    talk.at_rest()
+    talk.send("/sessions")
+    assert " 1  about apples" in talk.until(" 2  Fruit of the year")
+    talk.send("/open 2")
+    talk.until(f"Fruit of the year ({first})")
+    talk.until("> about pears")
+    talk.send("/search apples")
+    assert "user: " in talk.until("/open N goes there.")
+    talk.send("/resume 1")
+    talk.until("> about apples")
+    talk.type(f"/open {first[:-4]}")
+    talk.until(first)
+    talk.type("\t")
+    talk.until(f"> /open {first}")
+    talk.send("")
+    talk.until("> about pears")
+    talk.send("/fork")
+    talk.until(f"This is the copy. /open {first} goes back.")
+    assert len(asyncio.run(_conversations(home))) == 3
+    talk.send("/open c_nowhere")
+    talk.until("c_nowhere")
+    talk.send("/open 99")
+    talk.until("no number 99")
+
+
+def test_what_can_be_looked_up_and_set(home: Path, start: Start) -> None:
+    """/help, /tools, /model, and the nearest of a command that is none."""
+    other = f'[models.other]\napi = "script"\nurl = "{home}/script.json"\nname = "second"\n'
+    config = home / "config.toml"
+    config.write_text(config.read_text() + other)
+    talk = start()
+    talk.send("/help")
+    listed = talk.until("so does Ctrl-D.")
+    names = ["new", "list", "open", "search", "undo", "retry", "edit", "fork", "compact", "clear"]
+    for name in [*names, "model", "tools", "stop", "steer", "queue", "title", "help"]:
+        assert f"/{name} " in listed
+    assert "/sessions" not in listed
+    talk.send("/tools")
+    assert "read_file (pure)" in talk.until("write_file (idempotent, asks first)")
+    talk.send("/model")
+    assert "main  script  (in use)" in talk.until("other  second")
+    talk.send("/model other")
+    talk.until("other answers from now on.")
+    talk.until("second")
+    talk.send("/model nobody")
+    talk.until("No model is called nobody. There are: main, other.")
+    talk.send("/compress")
+    talk.until("Nothing was said here yet.")
+    talk.send("/stop")
+    talk.until("Nothing is being written.")
+    talk.send("/serach pears")
+    talk.until("There is no command /serach. Did you mean /search?")
+    talk.type(CTRL_C)
+    talk.send(" /etc/hosts is a path")
+    talk.until("Forty-two")
+
+
+def test_nothing_that_a_model_says_is_obeyed_by_the_terminal(home: Path, start: Start) -> None:
+    """Escape sequences in words, names of tools and their arguments are shown as what cannot be shown."""
+    evil = "\x1b]0;evil\x07\x1b[31mred\x9b2J &#8238;"
+    set_up(home, [Reply(words=evil, calls=[Call("write_file", {"path": "x", "content": evil}), Call(evil)])])
+    talk = start()
+    talk.send("be evil")
+    talk.until("Allow write_file")
+    assert "�]0;evil��[31mred�2J" in talk.text
+    for each in (b"\x1b]0;", b"\x1b[31m", b"\x07", "\x9b".encode(), "\u202e".encode()):
+        assert each not in talk.raw
+
+
+def test_a_wrong_key_is_told_and_the_talk_goes_on(
+    home: Path, start: Start, refusing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message stays in the conversation, to be asked again."""
+    settings = f'api = "openai"\nurl = "{refusing}/v1"\nname = "script"\nkey = "env:MY_KEY"\n'
+    monkeypatch.setenv("MY_KEY", "sk-hunter2-hunter2")
+    (home / "config.toml").write_text(f'model = "main"\n[models.main]\n{settings}')
+    talk = start()
+    talk.send("hello")
+    talk.until("does not accept the key")
+    talk.until("/retry asks again.")
+    talk.at_rest()
+    talk.send("/retry")
+    talk.until("> hello")
+    talk.until("/retry asks again.")
+    talk.at_rest()
+    talk.send("/compress")
+    talk.until("There is nothing to shorten.")
+    talk.type(CTRL_D)
+    assert talk.ended() == 0
+    assert said_in(home)[0] == ("user", "hello")
+    assert "hunter2" not in talk.text
+
+
+@pytest.fixture
+def refusing(tmp_path: Path) -> Iterator[str]:
+    """The address of a provider that accepts no key."""
+    script = tmp_path / "refusing.json"
+    script.write_bytes(msgspec.json.encode(Script([Reply(trouble=Trouble("key"))], repeat=True)))
+    args = [sys.executable, "-m", "tenax.testing.provider", "--script", str(script)]
+    with subprocess.Popen(args, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.terminate()
+
+
+def test_words_that_cannot_be_stored_come_back(home: Path, start: Start) -> None:
+    """A store that is away is told in a sentence; once it is back, Enter sends the same words, once."""
+    talk = start()
+    talk.send("first")
+    talk.until("Forty-two")
+    talk.at_rest()
+    store, elsewhere = home / "tenax.db", home / "elsewhere.db"
+    store.rename(elsewhere)
+    talk.send("second")
+    talk.until("-- ")
+    talk.until("> second")
+    elsewhere.rename(store)
+    talk.send(" time")
+    talk.until("> second time")
+    talk.until("Forty-two")
+    talk.at_rest()
+    assert [text for kind, text in said_in(home) if kind == "user"] == ["first", "second time"]
+
+
+def test_without_a_model_or_a_terminal_it_says_what_to_do(home: Path) -> None:
+    """Not set up is 3, with the way on; no terminal is 2, and names `tenax -p`; no such conversation is 1."""
+    args: Sequence[str] = [sys.executable, "-m", "tenax"]
+    piped = subprocess.run(
+        args, input="hello\n", capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert (piped.returncode, piped.stdout) == (2, "")
+    assert "tenax -p" in piped.stderr
+    talk = Terminal("-c", "c_nowhere")
+    assert talk.ended() == 1
+    assert "There is no conversation c_nowhere." in talk.text
+    talk.close()
+    (home / "config.toml").unlink()
+    talk = Terminal()
+    assert talk.ended() == 3
+    assert "No model is set up" in talk.text
+    assert "tenax setup" in talk.text
+    assert "tenax demo" in talk.text
+    talk.close()
