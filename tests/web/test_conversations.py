@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from tenax.models import Reply
 from tests.support.served import Page, Served, is_done
+from tests.support.turns import set_up
 
 
 def answered(page: Page, conversation: str) -> list[dict[str, object]]:
@@ -213,3 +216,21 @@ def test_the_store_proves_itself_in_the_page(page: Page) -> None:
     found = page.get("/doctor")
     assert found["ok"] is True
     assert found["lines"][-1].endswith(": ok")
+
+
+def test_settings_that_are_changed_elsewhere_take_effect(tmp_path: Path) -> None:
+    """`tenax setup` or an editor writes the file; a file that is wrong changes nothing."""
+    with Served(tmp_path) as served:
+        page = served.browser()
+        assert page.get("/setup")["model"] is None
+        name = page.new()
+        refused = page.http.post(
+            f"/api/conversations/{name}/messages", json={"text": "x"}, headers={"Idempotency-Key": "1"}
+        )
+        assert refused.status_code == 409
+        assert "tenax setup" in refused.json()["hint"]
+        set_up(tmp_path, [Reply("Here I am.")])
+        page.say(name, "Who answers?")
+        assert answered(page, name)[-1]["text"] == "Here I am."
+        (tmp_path / "config.toml").write_text("nonsense = 1")
+        assert page.get("/setup")["model"]["label"] == "main"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shlex
 import shutil
@@ -13,12 +14,14 @@ from pathlib import Path
 from starlette.requests import Request
 
 from tenax.config import Config
-from tenax.errors import Refused
+from tenax.errors import ConfigError, Refused
 from tenax.journal import LOCAL_USER, Journal
 from tenax.runtime import Runtime, open_store
 from tenax.web.links import Links
 
 __all__ = ["House", "house_of", "owner_only", "runtime_of", "user_of"]
+
+log = logging.getLogger(__name__)
 
 _STREAM_SECONDS = 1.0
 
@@ -33,6 +36,7 @@ class House:
         self.streams: set[asyncio.Task[object]] = set()
         self.journal: Journal = open_store(config)
         self._reload = reload
+        self._seen = _stamp(config)
         self._runtimes: dict[str, asyncio.Task[Runtime]] = {}
 
     async def start(self) -> None:
@@ -53,9 +57,19 @@ class House:
         await runtime.start()
         return runtime
 
+    async def look_at_settings(self) -> None:
+        """`tenax setup` or an editor may have changed the file: then everybody is answered with it from now on."""
+        if self._seen != (seen := _stamp(self.config)):
+            self._seen = seen
+            try:
+                await self.reload()
+            except ConfigError as error:
+                log.warning("The settings stay as they were: %s", error, extra={"action": "settings"})
+
     async def reload(self) -> None:
-        """The configuration was changed: everybody is answered with the new one from now on."""
+        """The configuration was changed."""
         self.config = self._reload()
+        self._seen = _stamp(self.config)
         for task in self._runtimes.values():
             await (await task).configure(self.config)
 
@@ -83,6 +97,14 @@ class House:
         return f"TENAX_HOME={shlex.quote(home)} {command}" if home else command
 
 
+def _stamp(config: Config) -> tuple[int, int]:
+    try:
+        found = config.file.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_ino
+
+
 def house_of(call: Request) -> House:
     found: House = call.app.state.house
     return found
@@ -95,6 +117,7 @@ def user_of(call: Request) -> str:
 
 async def runtime_of(call: Request) -> Runtime:
     """The runtime of the user who asks."""
+    await house_of(call).look_at_settings()
     return await house_of(call).runtime(user_of(call))
 
 

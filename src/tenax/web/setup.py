@@ -152,6 +152,7 @@ async def _taken(call: Request, ready: found.Ready | Failure, key: str | None) -
 
 async def _setup(call: Request) -> Setup:
     house = house_of(call)
+    await house.look_at_settings()
     config = house.config
     owner = user_of(call) == LOCAL_USER
     offers = await found.find(os.environ) if owner else []
