@@ -1,0 +1,250 @@
+// The page as a whole: which screen, the banner, toasts and the keys that work everywhere.
+import { useEffect } from "preact/hooks";
+import { Composer } from "./composer";
+import { dialog, Dialogs } from "./dialogs";
+import { focusSearch, Sidebar } from "./list";
+import { Menu } from "./menu";
+import { copy } from "./prose";
+import { UnsentRow } from "./row";
+import { SetupScreen } from "./setup";
+import {
+  banner,
+  current,
+  denied,
+  dismiss,
+  drawer,
+  fetchListed,
+  follow,
+  listReady,
+  loadSetup,
+  modelName,
+  route,
+  setup,
+  titleOf,
+  toasts,
+  view,
+  wasPulled,
+  wasRunning,
+} from "./state";
+import { Transcript, unsentOf } from "./transcript";
+import { visible } from "./words";
+
+function keys(event: KeyboardEvent): void {
+  if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
+    event.preventDefault();
+    focusSearch();
+  } else if (event.key === "Escape" && drawer.value) drawer.value = false;
+}
+
+export function App() {
+  useEffect(() => {
+    window.addEventListener("keydown", keys);
+    return () => window.removeEventListener("keydown", keys);
+  }, []);
+  if (denied.value) return <NeedsLink />;
+  const { screen, conversation } = route.value;
+  const first = conversation === null && setup.value !== null && setup.value.model === null;
+  return (
+    <div class={drawer.value ? "app open" : "app"}>
+      <Banner />
+      <Sidebar />
+      {drawer.value && <div class="shade" onClick={() => (drawer.value = false)} />}
+      <div class="content">{screen === "setup" || first ? <WithDrawer /> : <Conversation />}</div>
+      <Toasts />
+      {dialog.value !== null && <Dialogs />}
+    </div>
+  );
+}
+
+const DrawerButton = () => (
+  <button
+    type="button"
+    class="drawer"
+    aria-label="Conversations"
+    aria-expanded={drawer.value}
+    aria-controls="list"
+    onClick={() => {
+      drawer.value = !drawer.value;
+    }}
+  >
+    <svg viewBox="0 0 20 20" width="20" height="20" aria-hidden="true">
+      <path d="M3 5h14M3 10h14M3 15h9" stroke="currentColor" stroke-width="1.8" stroke-linecap="round" />
+    </svg>
+  </button>
+);
+
+const WithDrawer = () => (
+  <>
+    <div class="top only-phone">
+      <DrawerButton />
+    </div>
+    <SetupScreen />
+  </>
+);
+
+function Banner() {
+  const state = banner.value;
+  const said = {
+    live: "",
+    lost: wasPulled.value ? "Server gone. What you saw is stored." : "Connection lost. What you saw is stored. Trying again…",
+    back: wasPulled.value || wasRunning.value ? "Server back. The answer goes on." : "Server back.",
+  }[state];
+  return (
+    <div class="banner" role="status" data-connection={state}>
+      {said}
+    </div>
+  );
+}
+
+function Toasts() {
+  return (
+    <div class="toasts" role="status">
+      {toasts.value.map((each) => (
+        <div key={each.id} class={each.bad ? "toast bad" : "toast"}>
+          <span>{each.text}</span>
+          {each.action !== undefined && (
+            <button
+              type="button"
+              onClick={() => {
+                dismiss(each.id);
+                each.action?.run();
+              }}
+            >
+              {each.action.label}
+            </button>
+          )}
+          <button type="button" class="quiet" aria-label="Dismiss" onClick={() => dismiss(each.id)}>
+            ×
+          </button>
+        </div>
+      ))}
+    </div>
+  );
+}
+
+function NeedsLink() {
+  return (
+    <main class="setup">
+      <div class="page">
+        <h1>This page needs a link</h1>
+        <p class="lead">Tenax knows you by a link that it gives in a terminal. Type this there, and open what it prints:</p>
+        <p class="command">
+          <code>tenax link</code>
+          <button type="button" onClick={(event) => void copy(event.currentTarget, "tenax link")}>
+            Copy
+          </button>
+        </p>
+        <p>
+          <button type="button" onClick={() => void loadSetup()}>
+            I opened the link; look again
+          </button>
+        </p>
+      </div>
+    </main>
+  );
+}
+
+function Conversation() {
+  const open = view.value;
+  const id = route.value.conversation;
+  useEffect(() => {
+    if (id !== null && open?.gone.value !== true && listReady.value && current.value === undefined) void fetchListed(id);
+  }, [id, listReady.value, current.value === undefined]);
+  const title = id === null ? "New conversation" : visible(titleOf(current.value));
+  return (
+    <main class="conversation">
+      <header class="top">
+        <DrawerButton />
+        <h1 dir="auto" title={title}>
+          {title}
+        </h1>
+        <ModelChip />
+        {open !== null && !open.gone.value && <Menu view={open} />}
+      </header>
+      <Stage />
+      {open?.gone.value !== true && <Composer view={open} conversation={id} />}
+    </main>
+  );
+}
+
+function ModelChip() {
+  const name = setup.value === null ? "" : modelName(setup.value);
+  return (
+    <a class="chip" href="/setup" onClick={follow} title="Which model answers">
+      {name === "" ? "Setup" : visible(name)}
+    </a>
+  );
+}
+
+function Stage() {
+  const open = view.value;
+  if (open === null) return <Empty />;
+  if (open.gone.value) return <Gone />;
+  if (!open.ready.value) return <Loading />;
+  if (open.order.value.length === 0 && unsentOf(open.id, open).length === 0) return <Empty />;
+  return <Transcript key={open.id} view={open} />;
+}
+
+const Loading = () => (
+  <div class="stage">
+    <p class="status center">Opening…</p>
+  </div>
+);
+
+function Gone() {
+  return (
+    <div class="stage">
+      <div class="center">
+        <p>This conversation is not there: it was deleted, or never was.</p>
+        <a class="button main" href="/" onClick={follow}>
+          New conversation
+        </a>
+      </div>
+    </div>
+  );
+}
+
+const TRY = [
+  "Explain to me, with a small example, how a hash chain shows that nothing was changed.",
+  "Write a haiku about holding on to a file called notes.txt.",
+  "Help me plan tomorrow: ask me three questions first.",
+];
+
+function Empty() {
+  const unsent = unsentOf(route.value.conversation, view.value);
+  const fill = (text: string) => {
+    const area = document.querySelector<HTMLTextAreaElement>("textarea[aria-label=Message]");
+    if (area === null) return;
+    area.value = text;
+    area.dispatchEvent(new Event("input", { bubbles: true }));
+    area.focus();
+  };
+  if (unsent.length > 0)
+    return (
+      <div class="stage">
+        <div class="transcript" tabIndex={0} role="region" aria-label="Transcript">
+          <ol class="rows column">
+            {unsent.map((message) => (
+              <UnsentRow key={message.key} message={message} />
+            ))}
+          </ol>
+        </div>
+      </div>
+    );
+  return (
+    <div class="stage">
+      <div class="center">
+        <h2>What shall we do?</h2>
+        <ul class="tries">
+          {TRY.map((each) => (
+            <li key={each}>
+              <button type="button" onClick={() => fill(each)}>
+                {each}
+              </button>
+            </li>
+          ))}
+        </ul>
+      </div>
+    </div>
+  );
+}

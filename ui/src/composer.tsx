@@ -1,0 +1,106 @@
+// The composer: words on its buttons, a draft per conversation, and everything sent goes through the outbox.
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { call, conversationPath } from "./api";
+import { recall, remember } from "./memory";
+import { submit } from "./outbox";
+import { attempt, current, running, toast, type View } from "./state";
+import { PullThePlug } from "./tour";
+import type { How } from "./types";
+
+const draftKey = (conversation: string | null): string => `tenax.draft.${conversation ?? "new"}`;
+
+const draftOf = (conversation: string | null): string => recall(draftKey(conversation)) ?? "";
+
+let lastSeen: string | null = null;
+
+export function Composer({ view, conversation }: { view: View | null; conversation: string | null }) {
+  const area = useRef<HTMLTextAreaElement>(null);
+  const [text, setText] = useState(() => draftOf(conversation));
+  const shown = useRef(conversation);
+  if (shown.current !== conversation) {
+    shown.current = conversation;
+    setText(draftOf(conversation));
+  }
+
+  useEffect(() => {
+    if (matchMedia("(pointer: fine)").matches) area.current?.focus();
+    return () => {
+      lastSeen = conversation ?? lastSeen;
+    };
+  }, [conversation]);
+  useLayoutEffect(() => {
+    const box = area.current;
+    if (box === null) return;
+    box.style.height = "auto";
+    box.style.height = `${Math.min(box.scrollHeight, window.innerHeight * 0.4)}px`;
+  }, [text]);
+
+  const write = (next: string) => {
+    setText(next);
+    remember(draftKey(conversation), next);
+  };
+  const send = (how: How) => {
+    if (text.trim() === "") return area.current?.focus();
+    const numbers = view === null ? [] : view.rows.all.filter((row) => row.kind === "user").map((row) => Number(row.id));
+    const after = numbers.reduce((a, b) => Math.max(a, b), 0);
+    const leaving = conversation === null ? lastSeen : null;
+    if (!submit({ conversation, leaving, text, how, after }))
+      toast("This message is longer than the browser keeps. Leave this tab open until it is sent.");
+    write("");
+    area.current?.focus();
+  };
+  const stop = () => conversation !== null && attempt(() => call("POST", conversationPath(conversation, "/stop")));
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key === "Escape") area.current?.blur();
+    else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      send("queue");
+    }
+  };
+  const busy = conversation !== null && running.value;
+  const archived = current.value?.archived === true;
+  return (
+    <form
+      class="composer"
+      aria-label="Write"
+      onSubmit={(event) => {
+        event.preventDefault();
+        send("queue");
+      }}
+    >
+      {view !== null && <PullThePlug view={view} />}
+      <div class="box">
+        <textarea
+          ref={area}
+          aria-label="Message"
+          placeholder={archived ? "Write to this archived conversation" : busy ? "Write the next message" : "Write a message"}
+          rows={1}
+          value={text}
+          onInput={(event) => write(event.currentTarget.value)}
+          onKeyDown={onKeyDown}
+          enterkeyhint="send"
+        />
+        <div class="buttons">
+          {busy ? (
+            <>
+              <button type="submit" class="main" title="Answered after what is being written">
+                Queue
+              </button>
+              <button type="button" onClick={() => send("steer")} title="Goes in with the next step">
+                Steer
+              </button>
+              <button type="button" class="stop" onClick={() => void stop()}>
+                Stop
+              </button>
+            </>
+          ) : (
+            <button type="submit" class="main">
+              Send
+            </button>
+          )}
+        </div>
+      </div>
+      <p class="hint">Enter sends, Shift+Enter makes a new line.</p>
+    </form>
+  );
+}

@@ -1,0 +1,209 @@
+// The list of conversations, with search and what is running.
+import { computed, effect, signal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
+import { call, Problem } from "./api";
+import mark from "./mark.svg";
+import { drawer, follow, go, listed, listReady, Pager, pathOf, route, titleOf } from "./state";
+import type { Hit, Listed } from "./types";
+import { ageOf, marked, shortTime, visible } from "./words";
+
+const query = signal("");
+const hits = signal<Hit[] | null>(null);
+const next = signal<string | null>(null);
+const problem = signal("");
+const archived = signal(false);
+const pages = { true: new Pager(true), false: new Pager(false) };
+
+let searching: ReturnType<typeof setTimeout> | undefined;
+effect(() => {
+  const wanted = query.value.trim();
+  clearTimeout(searching);
+  if (wanted === "") hits.value = null;
+  else searching = setTimeout(() => void search(wanted, null), 200);
+});
+
+async function search(wanted: string, before: string | null): Promise<void> {
+  try {
+    const page = before === null ? "" : `&before=${encodeURIComponent(before)}`;
+    const path = `/api/search?q=${encodeURIComponent(wanted)}&limit=20${page}`;
+    const found = await call<{ hits: Hit[]; next: string | null }>("GET", path);
+    if (query.value.trim() !== wanted) return;
+    hits.value = before === null ? found.hits : [...(hits.value ?? []), ...found.hits];
+    next.value = found.next;
+    problem.value = "";
+  } catch (error) {
+    if (query.value.trim() === wanted) problem.value = error instanceof Problem ? error.sentence : "The search failed.";
+  }
+}
+
+/** Sections in the order they stand: what runs, what is pinned, then by age. */
+const sections = computed(() => {
+  const found = new Map<string, Listed[]>([
+    ["Running", []],
+    ["Pinned", []],
+  ]);
+  for (const each of listed.value) {
+    if (each.archived !== archived.value) continue;
+    const name = each.running ? "Running" : each.pinned ? "Pinned" : ageOf(each.updated_at);
+    found.set(name, [...(found.get(name) ?? []), each]);
+  }
+  return [...found].filter(([, members]) => members.length > 0);
+});
+
+export function focusSearch(): void {
+  const focus = () => document.querySelector<HTMLInputElement>("#search")?.focus();
+  drawer.value = true;
+  focus();
+  requestAnimationFrame(focus); // in the drawer of a phone, once it is there
+}
+
+/** Arrows move between the search box and the links of the list. */
+function arrows(event: KeyboardEvent): void {
+  if (event.key === "Escape") {
+    if (query.value !== "") query.value = "";
+    else {
+      (document.activeElement as HTMLElement | null)?.blur();
+      drawer.value = false;
+    }
+    return;
+  }
+  const places = [...(event.currentTarget as HTMLElement).querySelectorAll<HTMLElement>("#search, a[data-item]")];
+  const at = places.indexOf(document.activeElement as HTMLElement);
+  if (at === -1) return;
+  const inBox = at === 0;
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  const end = inBox ? undefined : { Home: 1, End: places.length - 1 }[event.key];
+  const target = step === undefined ? (end === undefined ? undefined : places[end]) : places[at + step];
+  if (target !== undefined) {
+    event.preventDefault();
+    target.focus();
+  } else if (event.key === "Enter" && inBox && hits.value?.[0] !== undefined) go(hitPath(hits.value[0]));
+}
+
+const hitPath = (hit: Hit): string => pathOf(hit.conversation) + (hit.role === "title" ? "" : `#${hit.role}-${hit.seq}`);
+
+export function Sidebar() {
+  const scroller = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    if (archived.value) void pages.true.more();
+  }, [archived.value]);
+  const nearEnd = () => {
+    const box = scroller.current;
+    if (box !== null && box.scrollHeight - box.scrollTop - box.clientHeight < 300)
+      void pages[archived.value ? "true" : "false"].more();
+  };
+  return (
+    <nav class="sidebar" id="list" aria-label="Conversations" onKeyDown={arrows}>
+      <div class="brand">
+        <a href="/" onClick={follow} class="home">
+          <img src={mark} alt="" width="28" height="28" />
+          <span>Tenax</span>
+        </a>
+        <a href="/" class="button" onClick={follow}>
+          New conversation
+        </a>
+      </div>
+      <div class="search" role="search">
+        <input
+          id="search"
+          type="search"
+          aria-label="Search all conversations"
+          aria-keyshortcuts="Control+K Meta+K"
+          placeholder="Search (Ctrl K)"
+          value={query.value}
+          onInput={(event) => (query.value = event.currentTarget.value)}
+          autocomplete="off"
+        />
+      </div>
+      <div class="items" ref={scroller} onScroll={nearEnd}>
+        {hits.value === null ? <Items /> : <Hits />}
+      </div>
+      <div class="foot">
+        <button type="button" class="quiet" aria-pressed={archived.value} onClick={() => (archived.value = !archived.value)}>
+          Archived
+        </button>
+        <a href="/setup" onClick={follow}>
+          Setup
+        </a>
+      </div>
+    </nav>
+  );
+}
+
+function Items() {
+  if (!listReady.value) return <p class="empty">Loading…</p>;
+  if (sections.value.length === 0)
+    return <p class="empty">{archived.value ? "Nothing is archived." : "Your conversations will stand here."}</p>;
+  return (
+    <>
+      {sections.value.map(([name, members]) => (
+        <section key={name} aria-label={name}>
+          <h2>{name}</h2>
+          <ul>
+            {members.map((each) => (
+              <Item key={each.id} each={each} />
+            ))}
+          </ul>
+        </section>
+      ))}
+    </>
+  );
+}
+
+function Item({ each }: { each: Listed }) {
+  const here = route.value.conversation === each.id && route.value.screen === "conversation";
+  return (
+    <li>
+      <a
+        href={pathOf(each.id)}
+        onClick={follow}
+        data-item
+        data-conversation={each.id}
+        data-running={each.running}
+        aria-current={here ? "page" : undefined}
+      >
+        {each.running && <span class="pulse" role="img" aria-label="Running" />}
+        <span class="title" dir="auto">
+          {visible(titleOf(each))}
+        </span>
+        <time dateTime={each.updated_at}>{shortTime(new Date(each.updated_at))}</time>
+      </a>
+    </li>
+  );
+}
+
+const WHO: Record<string, string> = { user: "You", assistant: "Answer", partial: "Answer", tool: "Tool", title: "Title" };
+
+function Hits() {
+  const found = hits.value ?? [];
+  return (
+    <section aria-label="Found">
+      <div role="status">
+        <h2>{problem.value || (found.length === 0 ? "Nothing found" : "Found")}</h2>
+      </div>
+      <ul>
+        {found.map((hit) => (
+          <li key={`${hit.conversation}:${hit.seq}:${hit.role}`}>
+            <a href={hitPath(hit)} onClick={follow} data-item data-hit={`${hit.conversation}:${hit.seq}`} class="found">
+              <span class="title" dir="auto">
+                {visible(titleOf({ title: hit.title }))}
+              </span>
+              <time dateTime={hit.at}>{shortTime(new Date(hit.at))}</time>
+              <span class="snippet" dir="auto">
+                <b>{WHO[hit.role] ?? hit.role}:</b>{" "}
+                {marked(visible(hit.text), query.value).map((piece, n) =>
+                  piece.hit ? <mark key={n}>{piece.text}</mark> : <span key={n}>{piece.text}</span>,
+                )}
+              </span>
+            </a>
+          </li>
+        ))}
+      </ul>
+      {next.value !== null && found.length > 0 && (
+        <button type="button" class="quiet" onClick={() => void search(query.value.trim(), next.value)}>
+          More
+        </button>
+      )}
+    </section>
+  );
+}

@@ -1,0 +1,123 @@
+// Markdown to safe HTML, in blocks. While a text grows only its last block is made again.
+// What stays true: raw HTML is text; everything passes DOMPurify; nothing is loaded from elsewhere unasked.
+import DOMPurify from "dompurify";
+import MarkdownIt from "markdown-it";
+
+export interface Block {
+  /** Where it starts in the text: its name while the text grows. */
+  start: number;
+  source: string;
+  /** What was rendered: the source, or what it will be once its open ends are closed. */
+  shown: string;
+  html: string;
+}
+
+const md = new MarkdownIt({ html: false, linkify: true, breaks: false });
+md.validateLink = (url: string) => /^(https?:|mailto:|tel:|data:image\/(png|jpe?g|gif|webp);|#|\/(?!\/)|\.)/i.test(url.trim());
+
+const escape = md.utils.escapeHtml;
+
+md.renderer.rules["fence"] = (tokens, index) => {
+  const token = tokens[index]!;
+  return code(token.content, token.info.trim().split(/\s+/)[0] ?? "");
+};
+md.renderer.rules["code_block"] = (tokens, index) => code(tokens[index]!.content, "");
+
+function code(text: string, language: string): string {
+  const name = escape(language);
+  const label = `<span class="language">${name || "text"}</span>`;
+  const button = '<button type="button" class="copy">Copy</button>';
+  const inner = `<code class="language-${name}">${escape(text)}</code>`;
+  return `<div class="code"><div class="bar">${label}${button}</div><pre tabindex="0">${inner}</pre></div>`;
+}
+
+md.renderer.rules["image"] = (tokens, index) => {
+  const token = tokens[index]!;
+  const src = String(token.attrGet("src") ?? "");
+  const alt = escape(token.content || src);
+  if (/^data:image\//i.test(src) || /^\/(?!\/)/.test(src)) return `<img src="${escape(src)}" alt="${alt}" loading="lazy">`;
+  return `<a href="${escape(src)}">${alt} (picture elsewhere)</a>`;
+};
+
+// The policy allows no style attribute, and markdown-it aligns cells with one.
+for (const cell of ["td_open", "th_open"])
+  md.renderer.rules[cell] = (tokens, index, options, _env, self) => {
+    const token = tokens[index]!;
+    const side = /(left|center|right)/.exec(String(token.attrGet("style") ?? ""))?.[1];
+    token.attrs = side === undefined ? [] : [["class", `to-${side}`]];
+    return self.renderToken(tokens, index, options);
+  };
+// Headings of an answer stand below the heading of the answer, however they were numbered.
+md.renderer.rules["heading_open"] = (tokens, index) => `<h3 class="level-${tokens[index]!.tag.slice(1)}">`;
+md.renderer.rules["heading_close"] = () => "</h3>";
+md.renderer.rules["table_open"] = () => '<div class="table" tabindex="0"><table>';
+md.renderer.rules["table_close"] = () => "</table></div>";
+
+const ALLOWED_TAGS =
+  "a b blockquote br button code del div em h3 hr img li ol p pre s span strong table tbody td th thead tr ul";
+const ALLOWED_ATTR = ["href", "src", "alt", "title", "class", "start", "type", "tabindex", "loading", "rel", "target"];
+
+DOMPurify.addHook("afterSanitizeAttributes", (node) => {
+  if (node.tagName !== "A") return;
+  node.setAttribute("rel", "noopener noreferrer");
+  node.setAttribute("target", "_blank");
+});
+
+const RULES = { ALLOWED_TAGS: ALLOWED_TAGS.split(" "), ALLOWED_ATTR, ALLOW_DATA_ATTR: false, ALLOW_ARIA_ATTR: false };
+
+export const sanitise = (html: string): string => DOMPurify.sanitize(html, RULES);
+
+/** Many pieces in one pass: a pass costs more than what is in it. */
+function sanitiseAll(pieces: string[]): string[] {
+  if (pieces.length === 0) return [];
+  const joined = pieces.map((each) => `<div>${each}</div>`).join("");
+  const { children } = DOMPurify.sanitize(joined, { ...RULES, RETURN_DOM_FRAGMENT: true });
+  // A piece that closed our wrapper would shift the others: then each goes alone.
+  if (children.length !== pieces.length) return pieces.map(sanitise);
+  return [...children].map((each) => each.innerHTML);
+}
+
+/** Cut a text at the borders of its outermost blocks, from `start` on. */
+function cut(text: string, start: number): { start: number; source: string }[] {
+  const tail = text.slice(start);
+  const lines = [0];
+  for (let at = tail.indexOf("\n"); at !== -1; at = tail.indexOf("\n", at + 1)) lines.push(at + 1);
+  const borders: number[] = [];
+  for (const token of md.parse(tail, {})) {
+    if (token.level !== 0 || token.map === null || token.nesting === -1) continue;
+    borders.push(lines[token.map[0]] ?? tail.length);
+  }
+  return borders.map((border, n) => ({
+    start: start + border,
+    source: tail.slice(border, borders[n + 1] ?? tail.length),
+  }));
+}
+
+/** Close what is still open at the end of a text that grows, so that stars and ticks do not come and go. */
+export function mend(source: string): string {
+  if (/^\s*(```|~~~| {4})/.test(source)) return source;
+  const text = source.replace(/[*_`~]+$/, "");
+  const ticks = text.match(/`+/g) ?? [];
+  if (ticks.length % 2 === 1) return text + ticks.at(-1);
+  const line = text.slice(text.lastIndexOf("\n") + 1);
+  return (line.match(/\*\*(?=\S)|(?<=\S)\*\*/g) ?? []).length % 2 === 1 ? `${text.trimEnd()}**` : text;
+}
+
+/** The blocks of a text, with those of its beginning as they were made before. */
+export function blocks(text: string, before: Block[] = [], growing = false): Block[] {
+  // The last block may still change its nature (a list goes on, a heading gets its line): it is never kept.
+  const kept: Block[] = [];
+  for (const block of before.slice(0, -1)) {
+    if (!text.startsWith(block.source, block.start)) break;
+    kept.push(block);
+  }
+  const last = kept.at(-1);
+  const from = last === undefined ? 0 : last.start + last.source.length;
+  const fresh = cut(text, from).map(({ start, source }, n, { length }) => {
+    const shown = growing && n === length - 1 ? mend(source) : source;
+    const old = before.findLast((each) => each.start === start && each.shown === shown);
+    return { start, source, shown, html: old?.html ?? null };
+  });
+  const made = sanitiseAll(fresh.filter((each) => each.html === null).map((each) => md.render(each.shown)));
+  return [...kept, ...fresh.map((each) => ({ ...each, html: each.html ?? made.shift() ?? "" }))];
+}

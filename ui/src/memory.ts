@@ -1,0 +1,20 @@
+// The browser's storage, which may be full or forbidden. Then the page works on, and forgets.
+
+export function recall(key: string): string | null {
+  try {
+    return localStorage.getItem(key);
+  } catch {
+    return null;
+  }
+}
+
+/** True if it is kept. */
+export function remember(key: string, value: string): boolean {
+  try {
+    if (value === "") localStorage.removeItem(key);
+    else localStorage.setItem(key, value);
+    return true;
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,153 @@
+// What can be done with a conversation, behind one button.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { call, conversationPath } from "./api";
+import { dialog } from "./dialogs";
+import { attempt, current, go, pathOf, putListed, titleOf, toast, type View } from "./state";
+import type { Listed, Usage } from "./types";
+
+function actions(view: View, listed: Listed | undefined): [string, () => void][] {
+  const path = (rest = "") => conversationPath(view.id, rest);
+  const patch = (fields: Partial<Listed>) =>
+    attempt(async () => {
+      putListed(await call<Listed>("PATCH", path(), fields));
+      return true;
+    });
+  const restore = (of: number) => ({
+    label: "Undo that",
+    run: () => void attempt(() => call("POST", path("/restore"), { of })),
+  });
+  const takeBack = (what: "undo" | "clear", said: string) =>
+    attempt(async () => {
+      const { seq } = await call<{ seq: number }>("POST", path(`/${what}`), what === "undo" ? {} : undefined);
+      toast(said, restore(seq));
+    });
+  const remove = () =>
+    attempt(async () => {
+      await call("DELETE", path());
+      go("/");
+      toast("The conversation is deleted.");
+    });
+  return [
+    [
+      "Rename",
+      () =>
+        (dialog.value = {
+          kind: "ask",
+          title: "Rename",
+          label: "Title",
+          value: listed?.title ?? titleOf(listed),
+          run: (title) => void patch({ title: title === "" ? null : title }),
+        }),
+    ],
+    [listed?.pinned ? "Unpin" : "Pin", () => void patch({ pinned: listed?.pinned !== true })],
+    [
+      listed?.archived ? "Take out of the archive" : "Archive",
+      () => {
+        const archived = listed?.archived !== true;
+        const undo = { label: "Undo that", run: () => void patch({ archived: !archived }) };
+        void patch({ archived }).then((done) => done && toast(archived ? "Archived." : "Back in the list.", undo));
+      },
+    ],
+    [
+      "Fork",
+      () =>
+        void attempt(async () => {
+          const fork = await call<Listed>("POST", path("/fork"), {});
+          putListed(fork);
+          go(pathOf(fork.id));
+          toast("This is a fork: it goes on by itself from here.");
+        }),
+    ],
+    ["Undo the last message", () => void takeBack("undo", "The last message and what followed are taken back.")],
+    ["Clear", () => void takeBack("clear", "The conversation is cleared.")],
+    ["Compact", () => void attempt(async () => toast((await call<{ said: string }>("POST", path("/compact"))).said))],
+    [
+      "Delete",
+      () =>
+        (dialog.value = {
+          kind: "confirm",
+          title: "Delete this conversation?",
+          text: "It goes from every face of Tenax, and cannot be brought back.",
+          label: "Delete",
+          run: () => void remove(),
+        }),
+    ],
+  ];
+}
+
+export function Menu({ view }: { view: View }) {
+  const [open, setOpen] = useState(false);
+  const root = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    if (!open) return;
+    const elsewhere = (event: Event) => {
+      if (!root.current?.contains(event.target as Node)) setOpen(false);
+    };
+    document.addEventListener("pointerdown", elsewhere);
+    root.current?.querySelector<HTMLElement>("[role=menuitem]")?.focus();
+    return () => document.removeEventListener("pointerdown", elsewhere);
+  }, [open]);
+  const close = () => {
+    setOpen(false);
+    root.current?.querySelector("button")?.focus();
+  };
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (!open) return;
+    const items = [...(root.current?.querySelectorAll<HTMLElement>("[role=menuitem]") ?? [])];
+    const at = items.indexOf(document.activeElement as HTMLElement);
+    const to = { ArrowDown: at + 1, ArrowUp: at - 1 + items.length, Home: 0, End: items.length - 1 }[event.key];
+    if (event.key === "Escape") close();
+    else if (event.key === "Tab") setOpen(false);
+    else if (to !== undefined) items[to % items.length]?.focus();
+    if (to !== undefined || event.key === "Escape") {
+      event.preventDefault();
+      event.stopPropagation();
+    }
+  };
+  return (
+    <div class="menu" ref={root} onKeyDown={onKeyDown}>
+      <button type="button" aria-haspopup="menu" aria-expanded={open} onClick={() => setOpen(!open)}>
+        Menu
+      </button>
+      {open && (
+        <div class="sheet">
+          <div role="menu" aria-label="This conversation">
+            {actions(view, current.value).map(([label, run]) => (
+              <button
+                key={label}
+                type="button"
+                role="menuitem"
+                tabIndex={-1}
+                class={label === "Delete" ? "bad" : ""}
+                onClick={() => {
+                  close();
+                  run();
+                }}
+              >
+                {label}
+              </button>
+            ))}
+          </div>
+          <UsageLine view={view} />
+        </div>
+      )}
+    </div>
+  );
+}
+
+function UsageLine({ view }: { view: View }) {
+  const [usage, setUsage] = useState<Usage | null>(null);
+  useEffect(() => {
+    call<{ usage?: Usage }>("GET", conversationPath(view.id))
+      .then((found) => setUsage(found.usage ?? null))
+      .catch(() => undefined);
+  }, [view]);
+  if (usage === null) return null;
+  const cost = usage.cost === null ? "" : `, $${usage.cost.toFixed(usage.cost < 0.1 ? 4 : 2)}`;
+  const room = usage.context_used !== null && usage.context ? ` ${Math.round((100 * usage.context_used) / usage.context)} % of the context is used.` : "";
+  return (
+    <p class="meta">
+      {usage.tokens_in.toLocaleString()} tokens in, {usage.tokens_out.toLocaleString()} out{cost}.{room}
+    </p>
+  );
+}

@@ -1,0 +1,320 @@
+// One row of the transcript: a message, an answer, a tool's card, or a status of the turn.
+import { useState } from "preact/hooks";
+import { call, conversationPath, Problem } from "./api";
+import { dialog } from "./dialogs";
+import { memo } from "./memo";
+import { discard, retry, type Outgoing } from "./outbox";
+import { copy, LONG, LongText, PlainText, Prose } from "./prose";
+import { attempt, follow, type View } from "./state";
+import type { Row } from "./types";
+import { MARKERS, parseArguments, shortTime, toolWords, visible } from "./words";
+
+export const RowView = memo(({ view, id, hit }: { view: View; id: string; hit: boolean }) => {
+  const row = view.row(id).value;
+  if (row === undefined) return null;
+  const state = row.state ?? "";
+  return (
+    <li class={hit ? "row hit" : "row"} data-row={row.id} data-kind={row.kind} data-state={state} data-late={row.late}>
+      {row.erased === true ? <p class="status">Erased.</p> : <Body view={view} row={row} />}
+    </li>
+  );
+});
+
+function Body({ view, row }: { view: View; row: Row }) {
+  switch (row.kind) {
+    case "user":
+      return <UserRow row={row} />;
+    case "assistant":
+      return <AssistantRow view={view} row={row} />;
+    case "tool":
+      return <ToolRow view={view} row={row} />;
+    case "marker":
+      return <MarkerRow view={view} row={row} />;
+    case "summary":
+      return <Folded title="Summary of what came before" text={row.text ?? ""} />;
+    case "system":
+      return <Folded title="Instructions" text={row.text ?? ""} />;
+    default:
+      return (
+        <p class="status" role={row.state === "retrying" ? "status" : undefined}>
+          <span class="text">{row.text}</span>
+        </p>
+      );
+  }
+}
+
+const timeOf = (row: Row): Date => new Date(row.at / 1000);
+
+function Time({ row }: { row: Row }) {
+  const time = timeOf(row);
+  return (
+    <time dateTime={time.toISOString()} title={time.toLocaleString()}>
+      {shortTime(time)}
+    </time>
+  );
+}
+
+const WAITS: Record<string, string> = {
+  queued: "Queued: it is answered after what is being written.",
+  steering: "Steering: it goes in with the next step.",
+};
+
+function Parts({ row }: { row: Row }) {
+  if (row.parts === undefined || row.parts.length === 0) return null;
+  return (
+    <ul class="parts">
+      {row.parts.map((part, n) => (
+        <li key={n}>{visible(part.name || part.media_type || "A file")}</li>
+      ))}
+    </ul>
+  );
+}
+
+function UserRow({ row }: { row: Row }) {
+  const waits = WAITS[row.state ?? ""];
+  return (
+    <div class="mine">
+      <h2 class="hidden">{row.author === "system" ? "Tenax for you" : row.author ? visible(row.author) : "You"}</h2>
+      <div class="bubble">
+        <PlainText text={row.text ?? ""} />
+        <Parts row={row} />
+      </div>
+      <p class="meta">
+        {waits !== undefined && <strong class="tag">{waits}</strong>} <Time row={row} />
+      </p>
+    </div>
+  );
+}
+
+/** A message that the server has not confirmed. */
+export function UnsentRow({ message }: { message: Outgoing }) {
+  const sent = message.seq !== undefined;
+  return (
+    <li class="row" data-row={`outbox:${message.key}`} data-kind="user" data-state={sent ? "sent" : "unsent"}>
+      <div class="mine">
+        <h2 class="hidden">You</h2>
+        <div class="bubble unsent">
+          <PlainText text={message.text} />
+        </div>
+        {message.refused !== undefined ? (
+          <p class="meta bad">
+            Not sent. {message.refused}{" "}
+            <button type="button" class="quiet" onClick={() => retry(message.key)}>
+              Try again
+            </button>
+            <button type="button" class="quiet" onClick={() => discard(message.key)}>
+              Throw away
+            </button>
+          </p>
+        ) : (
+          <p class="meta">
+            {!sent && <span class="note">Not sent yet. It is kept here and sent by itself.</span>}
+          </p>
+        )}
+      </div>
+    </li>
+  );
+}
+
+export function Labelled({ row }: { row: Row }) {
+  if (row.model === "practice")
+    return (
+      <p class="label">
+        Practice model, 135 M parameters, on this machine. It makes things up and sees only your last message.{" "}
+        <a href="/setup" onClick={follow}>
+          Connect a real one
+        </a>
+      </p>
+    );
+  if (row.model === "tour") return <p class="label">Scripted for the tour; everything else is real.</p>;
+  return null;
+}
+
+function AssistantRow({ view, row }: { view: View; row: Row }) {
+  const text = row.text ?? "";
+  const streaming = row.state === "streaming";
+  const answer = (
+    <>
+      {row.thought ? <Folded title="Reasoning" text={row.thought} /> : null}
+      {streaming && text === "" ? <Dots /> : <Prose text={text} growing={streaming} />}
+      <Parts row={row} />
+      {row.state === "cut" && <p class="status">This answer was cut off here.</p>}
+      {!streaming && <Labelled row={row} />}
+    </>
+  );
+  if (row.state === "earlier")
+    return (
+      <details class="fold">
+        <summary>An earlier attempt that was cut off</summary>
+        {answer}
+      </details>
+    );
+  return (
+    <article aria-busy={streaming}>
+      <h2 class="hidden">Answer</h2>
+      {answer}
+      {!streaming && text !== "" && <Actions view={view} row={row} />}
+    </article>
+  );
+}
+
+export const Dots = () => (
+  <p class="dots" aria-label="An answer is on its way">
+    <span />
+    <span />
+    <span />
+  </p>
+);
+
+function Actions({ view, row }: { view: View; row: Row }) {
+  const seen = () =>
+    attempt(async () => {
+      const body = await call<unknown>("GET", conversationPath(view.id, `/seen/${row.id}`));
+      dialog.value = { kind: "text", title: "What the model was sent", text: JSON.stringify(body, null, 2) };
+    });
+  return (
+    <div class="actions">
+      <button type="button" class="quiet" onClick={(event) => void copy(event.currentTarget, row.text ?? "")}>
+        Copy
+      </button>
+      {/^\d+$/.test(row.id) && (
+        <button type="button" class="quiet" onClick={() => void seen()}>
+          What the model saw
+        </button>
+      )}
+      <span class="meta">
+        {row.model && row.model !== "practice" && row.model !== "tour" ? `${visible(row.model)} · ` : ""}
+        <Time row={row} />
+      </span>
+    </div>
+  );
+}
+
+function Folded({ title, text }: { title: string; text: string }) {
+  return (
+    <details class="fold">
+      <summary>{title}</summary>
+      <PlainText text={text} />
+    </details>
+  );
+}
+
+// -- tools ---------------------------------------------------------------------------------------------------------
+
+function Arguments({ row }: { row: Row }) {
+  const args = parseArguments(row.arguments);
+  const raw = row.arguments ?? "";
+  if (args === null) return raw === "" ? null : <pre tabIndex={0}>{visible(raw)}</pre>;
+  return (
+    <dl class="arguments">
+      {Object.entries(args).map(([name, value]) => {
+        const text = typeof value === "string" ? value : JSON.stringify(value, null, 2);
+        return (
+          <div key={name}>
+            <dt>{visible(name)}</dt>
+            <dd>
+              {text.length > LONG ? <LongText text={visible(text)} label={visible(name)} /> : <pre tabIndex={0}>{visible(text)}</pre>}
+            </dd>
+          </div>
+        );
+      })}
+    </dl>
+  );
+}
+
+function Head({ row }: { row: Row }) {
+  const { verb, subject } = toolWords(row);
+  return (
+    <>
+      <span class="sign" aria-hidden="true" />
+      <span class="verb">{verb}</span> <code class="subject">{subject}</code>
+    </>
+  );
+}
+
+function ToolRow({ view, row }: { view: View; row: Row }) {
+  if (row.state === "asks") return <Approval view={view} row={row} />;
+  return (
+    <details class="tool">
+      <summary>
+        <Head row={row} />
+        {row.late === true && <span class="tag">came late</span>}
+      </summary>
+      <Arguments row={row} />
+      {row.touches ? <p class="touches">Touches: {visible(row.touches)}</p> : null}
+      {row.text ? (
+        row.text.length > LONG ? (
+          <LongText text={row.text} label="What the tool said" />
+        ) : (
+          <pre class="text output" tabIndex={0}>
+            {row.text}
+          </pre>
+        )
+      ) : null}
+    </details>
+  );
+}
+
+const ANSWERS = [
+  ["once", "Allow once"],
+  ["conversation", "Allow in this conversation"],
+  ["no", "No"],
+] as const;
+
+function Approval({ view, row }: { view: View; row: Row }) {
+  const [busy, setBusy] = useState(false);
+  const [said, setSaid] = useState("");
+  const answer = async (given: string) => {
+    setBusy(true);
+    const colon = row.id.indexOf(":");
+    const body = { message: Number(row.id.slice(0, colon)), call: row.id.slice(colon + 1), answer: given };
+    try {
+      await call("POST", conversationPath(view.id, "/approvals"), body);
+      setSaid("Sent.");
+    } catch (error) {
+      setSaid(error instanceof Problem ? error.sentence : "That did not work.");
+      setBusy(false);
+    }
+  };
+  return (
+    <section class="approval" aria-label="Approval wanted">
+      <h2>
+        <Head row={row} />
+      </h2>
+      <p class="touches">{row.touches ? <>It would touch: {visible(row.touches)}</> : "It asks before it does this."}</p>
+      <Arguments row={row} />
+      <div class="choices">
+        {ANSWERS.map(([given, label]) => (
+          <button key={given} type="button" class={given === "once" ? "main" : ""} disabled={busy} onClick={() => void answer(given)}>
+            {label}
+          </button>
+        ))}
+      </div>
+      <p class="meta" role="status">
+        {said}
+      </p>
+    </section>
+  );
+}
+
+// -- the turn ------------------------------------------------------------------------------------------------------
+
+function MarkerRow({ view, row }: { view: View; row: Row }) {
+  const state = row.state ?? "";
+  const said = MARKERS[state] ?? "Interrupted.";
+  const last = view.order.value.at(-1) === row.id;
+  const canGoOn = last && (state === "recovered" || state === "neutral");
+  const resume = () => attempt(() => call("POST", conversationPath(view.id, "/resume")));
+  return (
+    <div class="status marker">
+      <p>
+        <span>{said}</span> {row.text && row.text !== said ? <span class="text why">{row.text}</span> : null}
+      </p>
+      {canGoOn && (
+        <button type="button" class="quiet" onClick={() => void resume()}>
+          Go on
+        </button>
+      )}
+    </div>
+  );
+}

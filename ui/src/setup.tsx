@@ -1,0 +1,211 @@
+// Which model answers: what was found as buttons, a form to connect another, the tour and the practice model.
+import { useState } from "preact/hooks";
+import { call, Problem } from "./api";
+import mark from "./mark.svg";
+import { go, modelName, pathOf, putListed, setup, toast } from "./state";
+import type { Listed, Offer, Setup } from "./types";
+import { visible } from "./words";
+
+type Said = { text: string; hint: string } | null;
+const sayProblem = (error: unknown): Said =>
+  error instanceof Problem ? { text: error.message, hint: error.hint } : { text: "That did not work.", hint: "Try again." };
+
+function Refusal({ said }: { said: Said }) {
+  return (
+    <div role="alert">
+      {said !== null && (
+        <p class="refusal">
+          {said.text} {said.hint !== "" && <span>{said.hint}</span>}
+        </p>
+      )}
+    </div>
+  );
+}
+
+function connected(next: Setup): void {
+  setup.value = next;
+  toast(`${modelName(next)} answers from now on.`);
+  go("/");
+}
+
+export function SetupScreen() {
+  const [form, setForm] = useState(false);
+  const [busy, setBusy] = useState("");
+  const [said, setSaid] = useState<Said>(null);
+  const found = setup.value;
+  if (found === null)
+    return (
+      <main class="setup">
+        <p class="status">Looking what is there…</p>
+      </main>
+    );
+  const run = async (name: string, work: () => Promise<void>) => {
+    setBusy(name);
+    setSaid(null);
+    try {
+      await work();
+    } catch (error) {
+      setSaid(sayProblem(error));
+    } finally {
+      setBusy("");
+    }
+  };
+  const use = (offer: Offer) =>
+    run(offer.id, async () => connected(await call<Setup>("POST", "/api/setup/use", { offer: offer.id })));
+  const tour = () =>
+    run("tour", async () => {
+      const listed = await call<Listed>("POST", "/api/tour");
+      putListed(listed);
+      go(pathOf(listed.id));
+    });
+  const first = found.model === null;
+  const real = found.offers.filter((each) => each.kind !== "practice");
+  const practice = found.offers.filter((each) => each.kind === "practice");
+  const button = (offer: Offer, main: boolean) => (
+    <OfferButton key={offer.id} title={offer.title} detail={offer.detail} main={main} busy={busy} name={offer.id} run={() => void use(offer)} />
+  );
+  return (
+    <main class="setup" aria-labelledby="greeting">
+      <div class="page">
+        <img src={mark} alt="" width="56" height="56" />
+        <h1 id="greeting">
+          {first ? "Welcome. Tenax keeps every conversation, whatever happens; let us find it a model to talk with." : "Which model answers"}
+        </h1>
+        {found.model !== null && (
+          <p class="lead">
+            <strong>{visible(modelName(found))}</strong> answers now
+            {found.model.url ? <>, at {visible(found.model.url)}</> : null}.
+          </p>
+        )}
+        <Refusal said={said} />
+        <div class="offers">
+          {real.map((offer, n) => button(offer, first && n === 0))}
+          <button type="button" class="offer" aria-expanded={form} onClick={() => setForm(!form)}>
+            <b>Connect another</b>
+            <span>Any OpenAI-compatible server, or Anthropic</span>
+          </button>
+          {form && <Connect />}
+          <OfferButton
+            title="Take the tour (no key needed)"
+            detail="See a server die in the middle of an answer, and the answer go on"
+            main={first && real.length === 0}
+            busy={busy}
+            name="tour"
+            run={() => void tour()}
+          />
+          {practice.map((offer) => button(offer, false))}
+        </div>
+        <p class="meta">
+          Kept in <code>{visible(found.file)}</code>. Tenax {visible(found.version)},{" "}
+          <a href="/third-party.txt" target="_blank" rel="noopener">
+            made with these
+          </a>
+          .
+        </p>
+      </div>
+    </main>
+  );
+}
+
+interface OfferProps {
+  title: string;
+  detail: string;
+  main: boolean;
+  busy: string;
+  name: string;
+  run: () => void;
+}
+
+function OfferButton({ title, detail, main, busy, name, run }: OfferProps) {
+  return (
+    <button type="button" class={main ? "offer main" : "offer"} disabled={busy !== ""} onClick={run}>
+      <b>{visible(title)}</b>
+      <span>{busy === name ? "One moment…" : visible(detail)}</span>
+    </button>
+  );
+}
+
+const KINDS = {
+  openai: { label: "OpenAI-compatible", url: "https://api.openai.com/v1" },
+  anthropic: { label: "Anthropic", url: "https://api.anthropic.com" },
+};
+
+function Connect() {
+  const [api, setApi] = useState<keyof typeof KINDS>("openai");
+  const [url, setUrl] = useState(KINDS.openai.url);
+  const [key, setKey] = useState("");
+  const [models, setModels] = useState<string[] | null>(null);
+  const [name, setName] = useState("");
+  const [busy, setBusy] = useState(false);
+  const [said, setSaid] = useState<Said>(null);
+  const where = { api, url: url.trim(), ...(key !== "" && { key }) };
+  const run = (work: () => Promise<void>) => async (event: Event) => {
+    event.preventDefault();
+    setBusy(true);
+    setSaid(null);
+    try {
+      await work();
+    } catch (error) {
+      setSaid(sayProblem(error));
+    } finally {
+      setBusy(false);
+    }
+  };
+  const load = run(async () => {
+    const found = await call<{ models: string[] }>("POST", "/api/setup/models", where);
+    setModels(found.models);
+    setName(found.models[0] ?? "");
+    if (found.models.length === 0) setSaid({ text: "It answers, and names no models.", hint: "Type the model's name yourself." });
+  });
+  const connect = run(async () => connected(await call<Setup>("POST", "/api/setup/connect", { ...where, name: name.trim() })));
+  const choose = (next: keyof typeof KINDS) => {
+    if (url === KINDS[api].url) setUrl(KINDS[next].url);
+    setApi(next);
+    setModels(null);
+  };
+  return (
+    <form class="connect" aria-label="Connect another" onSubmit={(event) => void (models === null ? load(event) : connect(event))}>
+      <fieldset>
+        <legend>Kind of server</legend>
+        {(Object.keys(KINDS) as (keyof typeof KINDS)[]).map((each) => (
+          <label class="radio" key={each}>
+            <input type="radio" name="api" checked={api === each} onChange={() => choose(each)} />
+            {KINDS[each].label}
+          </label>
+        ))}
+      </fieldset>
+      <label>
+        URL
+        <input type="url" required value={url} onInput={(event) => setUrl(event.currentTarget.value)} />
+      </label>
+      <label>
+        Key <span class="meta">(leave empty if it needs none)</span>
+        <input type="password" autocomplete="off" value={key} onInput={(event) => setKey(event.currentTarget.value)} />
+      </label>
+      <Refusal said={said} />
+      {models !== null && (
+        <label>
+          Model
+          <input list="models" required value={name} onInput={(event) => setName(event.currentTarget.value)} />
+          <datalist id="models">
+            {models.map((each) => (
+              <option key={each} value={each} />
+            ))}
+          </datalist>
+          <span class="meta">{models.length} to choose from. Clear the box to see them all.</span>
+        </label>
+      )}
+      <div class="choices">
+        <button type="button" class={models === null ? "main" : ""} disabled={busy} onClick={(event) => void load(event)}>
+          Load models
+        </button>
+        {models !== null && (
+          <button type="submit" class="main" disabled={busy || name.trim() === ""}>
+            Connect
+          </button>
+        )}
+        {busy && <span class="meta">Asking the server…</span>}
+      </div>
+    </form>
+  );
+}

@@ -1,0 +1,399 @@
+// What the page knows, as signals: the connection, the list, the conversation that is open, where we are, and toasts.
+import { batch, computed, effect, signal, type Signal } from "@preact/signals";
+import { call, conversationPath, Problem } from "./api";
+import { Hub } from "./hub";
+import { recall, remember } from "./memory";
+import { outbox, discard, pump, startOutbox } from "./outbox";
+import { Mismatch, Rows } from "./rows";
+import type { Connection, Frame, FromHub, Listed, Row, Setup, ToHub } from "./types";
+
+// -- where we are --------------------------------------------------------------------------------------------------
+
+export interface Route {
+  screen: "conversation" | "setup";
+  conversation: string | null;
+  /** The message to show, from a search. */
+  hit: { seq: number; role: string } | null;
+}
+
+function readRoute(): Route {
+  const path = /^\/c\/([^/]+)/.exec(location.pathname)?.[1];
+  const hit = /^#(\w+)-(\d+)$/.exec(location.hash);
+  return {
+    screen: location.pathname === "/setup" ? "setup" : "conversation",
+    conversation: path === undefined ? null : decodeURIComponent(path),
+    hit: hit === null ? null : { role: hit[1]!, seq: Number(hit[2]) },
+  };
+}
+
+export const route = signal<Route>(readRoute());
+export const drawer = signal(false);
+
+export function go(path: string, how: "push" | "replace" = "push"): void {
+  if (how === "push") history.pushState(null, "", path);
+  else history.replaceState(null, "", path);
+  batch(() => {
+    route.value = readRoute();
+    drawer.value = false;
+  });
+}
+
+/** For links: plain clicks stay in the page, others (a new tab) are the browser's. */
+export function follow(event: MouseEvent): void {
+  if (event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  event.preventDefault();
+  const { pathname, hash } = event.currentTarget as HTMLAnchorElement;
+  go(pathname + hash);
+}
+
+const ID = /^[A-Za-z0-9_.-]{1,128}$/;
+export const pathOf = (id: string): string => `/c/${encodeURIComponent(id)}`;
+
+// -- toasts --------------------------------------------------------------------------------------------------------
+
+export interface Toast {
+  id: number;
+  text: string;
+  bad: boolean;
+  action?: { label: string; run: () => void };
+}
+
+export const toasts = signal<Toast[]>([]);
+let toastCount = 0;
+
+export function toast(text: string, action?: Toast["action"], bad = false): void {
+  const id = ++toastCount;
+  toasts.value = [...toasts.value.slice(-2), { id, text, bad, ...(action && { action }) }];
+  setTimeout(() => dismiss(id), action === undefined ? 6000 : 12_000);
+}
+
+export const dismiss = (id: number): void => void (toasts.value = toasts.value.filter((each) => each.id !== id));
+
+/** Do something the person asked for; a refusal becomes a sentence on the screen. */
+export async function attempt<T>(work: () => Promise<T>): Promise<T | undefined> {
+  try {
+    return await work();
+  } catch (error) {
+    if (error instanceof Problem && error.status === 401) denied.value = true;
+    toast(error instanceof Problem ? error.sentence : "That did not work. Load the page again and try once more.", undefined, true);
+    return undefined;
+  }
+}
+
+// -- setup ---------------------------------------------------------------------------------------------------------
+
+export const setup = signal<Setup | null>(null);
+export const denied = signal(false);
+
+/** What to call the model that answers. */
+export function modelName({ model }: Setup): string {
+  if (model === null) return "";
+  return model.kind === "practice" ? "Practice model" : model.kind === "script" ? model.label : model.name || model.label;
+}
+
+export async function loadSetup(): Promise<void> {
+  try {
+    setup.value = await call<Setup>("GET", "/api/setup");
+    denied.value = false;
+  } catch (error) {
+    if (error instanceof Problem && error.status === 401) denied.value = true;
+  }
+}
+
+// -- the list ------------------------------------------------------------------------------------------------------
+
+const conversations = signal<ReadonlyMap<string, Listed>>(new Map());
+export const listReady = signal(false);
+export const listed = computed(() => [...conversations.value.values()].sort(compareListed));
+
+function compareListed(a: Listed, b: Listed): number {
+  return a.updated_at < b.updated_at ? 1 : a.updated_at > b.updated_at ? -1 : a.id < b.id ? 1 : -1;
+}
+
+export const titleOf = (each: { title: string | null; words?: string | null } | undefined): string =>
+  each?.title || each?.words || "New conversation";
+
+export function putListed(...each: Listed[]): void {
+  const next = new Map(conversations.value);
+  for (const one of each) next.set(one.id, one);
+  conversations.value = next;
+}
+
+function takeList(frame: Frame & { type: "list" }): void {
+  const next = new Map(conversations.value);
+  if (frame.reset) {
+    // The first page anew. Later pages stay; what would stand within the first and is not there is gone.
+    const lastTime = frame.conversations.reduce((last, each) => (each.updated_at < last ? each.updated_at : last), "~");
+    const sent = new Set(frame.conversations.map((each) => each.id));
+    for (const [id, each] of next) if (!sent.has(id) && !each.archived && each.updated_at >= lastTime) next.delete(id);
+  }
+  for (const each of frame.conversations) next.set(each.id, each);
+  for (const id of frame.gone) next.delete(id);
+  conversations.value = next;
+  listReady.value = true;
+}
+
+/** Pages of the list beyond what the stream gives. */
+export class Pager {
+  private next: string | null | undefined;
+  private busy = false;
+
+  constructor(private readonly archived: boolean) {}
+
+  async more(): Promise<void> {
+    if (this.busy || this.next === null) return;
+    this.busy = true;
+    try {
+      const after = this.next === undefined ? "" : `&after=${encodeURIComponent(this.next)}`;
+      const page = await call<{ conversations: Listed[]; next: string | null }>(
+        "GET",
+        `/api/conversations?archived=${this.archived}&limit=50${after}`,
+      );
+      this.next = page.next;
+      putListed(...page.conversations);
+    } catch {
+      // The end of the list is asked for again at the next scroll.
+    } finally {
+      this.busy = false;
+    }
+  }
+}
+
+// -- the open conversation -----------------------------------------------------------------------------------------
+
+const LAST_MAX = 100;
+
+export class View {
+  readonly rows = new Rows();
+  readonly order = signal<string[]>([]);
+  readonly ready = signal(false);
+  readonly more = signal(false);
+  readonly gone = signal(false);
+  /** Bytes of an answer that wait on the server's disk, because the store is away. */
+  readonly heldBytes = signal(0);
+  private signals = new Map<string, Signal<Row>>();
+  private loading: Promise<boolean> | null = null;
+
+  constructor(readonly id: string) {}
+
+  row(id: string): Signal<Row> {
+    let found = this.signals.get(id);
+    if (found === undefined) {
+      found = signal(this.rows.byId.get(id)!);
+      this.signals.set(id, found);
+    }
+    return found;
+  }
+
+  /** The last row of its kind among the last ones; what waits or grows stands there. */
+  last(wanted: (row: Row) => boolean): Row | undefined {
+    const order = this.order.value;
+    for (let n = order.length - 1; n >= Math.max(0, order.length - LAST_MAX); n--) {
+      const row = this.row(order[n]!).value;
+      if (row !== undefined && wanted(row)) return row;
+    }
+    return undefined;
+  }
+
+  // Computed, so that a word more of an answer makes nothing else render.
+  readonly streaming = computed(() => this.last((row) => row.kind === "assistant" && row.state === "streaming")?.id ?? null);
+  readonly busy = computed(() => this.last((row) => row.state === "streaming" || row.state === "running") !== undefined);
+  /** The last thing that does not wait: a message means that an answer is on its way. */
+  readonly lastKind = computed(() => this.last((row) => row.state !== "queued" && row.state !== "steering")?.kind);
+  readonly survived = computed(() => this.last((row) => row.kind === "marker" && row.state === "resumed") !== undefined);
+  readonly settled = computed(() => {
+    const last = this.last((row) => row.kind === "assistant" || row.kind === "marker" || row.kind === "tool");
+    return last?.kind === "assistant" && (last.state ?? "") === "";
+  });
+  /** The last answer that is complete. */
+  readonly answer = computed(() => this.last((row) => row.kind === "assistant" && (row.state ?? "") === "")?.id ?? null);
+
+  take(frame: Frame): void {
+    if (frame.type === "rows") {
+      this.rows.snapshot(frame.rows, frame.more);
+      this.show(new Set(this.signals.keys()), true);
+      this.ready.value = true;
+    } else if (frame.type === "changes") {
+      try {
+        const touched = this.rows.apply(frame.changes);
+        this.show(touched.ids, touched.order);
+      } catch (error) {
+        if (!(error instanceof Mismatch)) throw error;
+        tell({ type: "again", conversation: this.id });
+      }
+    } else if (frame.type === "gone") this.gone.value = true;
+    else if (frame.type === "held") this.heldBytes.value = frame.bytes;
+  }
+
+  private show(ids: Iterable<string>, order: boolean): void {
+    for (const id of ids) {
+      const row = this.rows.byId.get(id);
+      const held = this.signals.get(id);
+      if (row === undefined) this.signals.delete(id);
+      else if (held !== undefined) held.value = row;
+    }
+    this.more.value = this.rows.more;
+    if (order) this.order.value = this.rows.order;
+  }
+
+  /** Load the page above. False if there is none, or it did not come. */
+  older(limit = 50): Promise<boolean> {
+    this.loading ??= this.loadOlder(limit).finally(() => (this.loading = null));
+    return this.loading;
+  }
+
+  private async loadOlder(limit: number): Promise<boolean> {
+    const oldest = this.rows.oldest;
+    if (!this.rows.more || oldest === undefined) return false;
+    try {
+      const path = conversationPath(this.id, `/rows?before=${oldest.key[0]}&limit=${limit}`);
+      const page = await call<{ rows: Row[]; more: boolean }>("GET", path);
+      if (this.rows.oldest !== oldest) return true; // a snapshot came meanwhile
+      this.rows.older(page.rows, page.more && page.rows.length > 0);
+      batch(() => this.show([], true));
+      return page.rows.length > 0;
+    } catch {
+      return false;
+    }
+  }
+}
+
+export const view = signal<View | null>(null);
+export const current = computed(() => conversations.value.get(route.value.conversation ?? ""));
+
+/** An answer is being written, or will be. */
+export const running = computed(() => {
+  return current.value?.running === true || view.value?.busy.value === true;
+});
+
+// -- the connection ------------------------------------------------------------------------------------------------
+
+export const connection = signal<Connection>("connecting");
+/** What the banner says: it lives on for some seconds after the connection came back. */
+export const banner = signal<"live" | "lost" | "back">("live");
+/** The conversation in which the plug was pulled. */
+export const plugged = signal<string | null>(recall("tenax.plugged"));
+export const wasPulled = signal(false);
+export const wasRunning = signal(false);
+
+let tell: (message: ToHub) => void = () => undefined;
+let bannerTimer: ReturnType<typeof setTimeout> | undefined;
+
+export function pulled(conversation: string): void {
+  remember("tenax.plugged", conversation);
+  plugged.value = conversation;
+  wasPulled.value = true;
+}
+
+function heard(message: FromHub): void {
+  if (message.type === "connection") return connected(message.state);
+  const { frame } = message;
+  batch(() => {
+    if (frame.type === "list") takeList(frame);
+    else if (frame.type === "hello") greeted(frame.version);
+    else if ("conversation" in frame && frame.conversation === view.value?.id) view.value.take(frame);
+  });
+}
+
+let version = "";
+
+/** The server is another one than this page was made for. */
+function greeted(next: string): void {
+  if (version !== "" && version !== next)
+    toast("Tenax was updated.", { label: "Load the page again", run: () => location.reload() });
+  version = next;
+}
+
+function connected(state: Connection): void {
+  const before = connection.value;
+  if (state === before) return;
+  clearTimeout(bannerTimer);
+  batch(() => {
+    connection.value = state;
+    if (state === "lost" && before === "live") wasRunning.value = running.value;
+    if (state === "lost") banner.value = "lost";
+    else if (state === "live" && banner.value === "lost") {
+      banner.value = "back";
+      bannerTimer = setTimeout(() => {
+        banner.value = "live";
+        wasPulled.value = false;
+      }, 6000);
+    }
+    if (state === "denied") denied.value = true;
+  });
+  if (state === "live") {
+    void loadSetup();
+    void pump(true);
+  }
+}
+
+function connectHub(): void {
+  const alone = () => {
+    const hub = new Hub();
+    const port = { post: (message: FromHub) => queueMicrotask(() => heard(message)) };
+    tell = (message) => hub.hear(port, message);
+    tell({ type: "join" });
+    tell({ type: "watch", conversation: view.value?.id ?? null });
+  };
+  if (typeof SharedWorker === "undefined") return alone();
+  try {
+    const worker = new SharedWorker(new URL("./worker.ts", import.meta.url), { type: "module", name: "tenax" });
+    worker.onerror = alone; // the script did not load there
+    worker.port.onmessage = (event: MessageEvent<FromHub>) => heard(event.data);
+    tell = (message) => worker.port.postMessage(message);
+    tell({ type: "join" });
+  } catch {
+    alone();
+  }
+}
+
+export function start(): void {
+  connectHub();
+  effect(() => {
+    const id = route.value.screen === "conversation" ? route.value.conversation : null;
+    if (id === (view.peek()?.id ?? null)) return;
+    const next = id === null ? null : new View(id);
+    if (next !== null && !ID.test(next.id)) next.gone.value = true; // the server would refuse the whole cursor
+    view.value = next;
+    tell({ type: "watch", conversation: next === null || next.gone.peek() ? null : next.id });
+  });
+  effect(() => {
+    const name = route.value.screen === "setup" ? "Setup" : route.value.conversation === null ? "" : titleOf(current.value);
+    document.title = name === "" ? "Tenax" : `${name.slice(0, 80)} · Tenax`;
+  });
+  effect(() => {
+    // A message that the server took is shown from here until the stream brings its row.
+    const order = view.value?.order.value ?? [];
+    const arrived = outbox.value.filter((each) => each.seq !== undefined && order.includes(String(each.seq)));
+    if (arrived.length > 0) queueMicrotask(() => arrived.forEach((each) => discard(each.key)));
+  });
+  startOutbox({
+    opened: (one) => {
+      putListed(one);
+      if (route.value.screen === "conversation" && route.value.conversation === null) go(pathOf(one.id), "replace");
+    },
+    denied: () => (denied.value = true),
+  });
+  window.addEventListener("popstate", () => (route.value = readRoute()));
+  window.addEventListener("online", () => tell({ type: "now" }));
+  document.addEventListener("visibilitychange", () => {
+    if (document.visibilityState === "visible") tell({ type: "now" });
+  });
+  window.addEventListener("pagehide", () => tell({ type: "bye" }));
+  window.addEventListener("pageshow", (event) => {
+    if (!event.persisted) return;
+    tell({ type: "join" });
+    tell({ type: "watch", conversation: view.value?.id ?? null });
+  });
+  void loadSetup();
+}
+
+/** Of a conversation that is not in the list: it is old, archived or was opened by its address. */
+export async function fetchListed(id: string): Promise<void> {
+  try {
+    putListed(await call<Listed>("GET", conversationPath(id)));
+  } catch (error) {
+    if (error instanceof Problem && (error.status === 404 || error.status === 410) && view.value?.id === id)
+      view.value.gone.value = true;
+  }
+}

@@ -1,0 +1,199 @@
+// The transcript: follows its end while the person is there, loads upwards without jumping, and finds a search hit.
+import { signal } from "@preact/signals";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { outbox, type Outgoing } from "./outbox";
+import { copyFromCode } from "./prose";
+import { Dots, RowView, UnsentRow } from "./row";
+import { rowOfHit } from "./rows";
+import { route, running, toast, type View } from "./state";
+import { TourCard } from "./tour";
+import { bytes } from "./words";
+
+const HIT_PAGES_MAX = 25;
+const HIT_PAGE = 200;
+const NEAR_PX = 60;
+
+/** What is announced to who listens instead of looks: answers, when they are complete. */
+const spoken = signal("");
+
+const atEnd = signal(true);
+
+function isNearEnd(box: HTMLElement): boolean {
+  return box.scrollHeight - box.scrollTop - box.clientHeight < NEAR_PX;
+}
+
+/** Messages of this conversation that are not in its rows yet. */
+export function unsentOf(conversation: string | null, view: View | null): Outgoing[] {
+  const order = view?.order.value ?? [];
+  const taken = new Set<string>(); // a row stands for one message, even if two say the same
+  return outbox.value.filter((message) => {
+    if (message.conversation !== conversation) return false;
+    if (view === null) return true;
+    if (message.seq !== undefined) return !order.includes(String(message.seq));
+    if (message.tries > 0 && message.refused !== undefined) return true;
+    // The stream may be faster than the answer to the request.
+    const row = order.find((id) => {
+      const { kind, text } = view.row(id).value;
+      return kind === "user" && Number(id) > message.after && text === message.text && !taken.has(id);
+    });
+    if (row !== undefined) taken.add(row);
+    return row === undefined;
+  });
+}
+
+/** Keep what the person looks at where it is while rows come in above it. */
+async function loadAbove(box: HTMLElement, view: View, limit?: number): Promise<boolean> {
+  const more = view.older(limit);
+  let anchor: Element | null = null;
+  let top = 0;
+  const stop = view.order.subscribe(() => {
+    // Before Preact renders: where does the first row stand now?
+    anchor ??= box.querySelector("[data-row]");
+    top = anchor?.getBoundingClientRect().top ?? 0;
+  });
+  const came = await more;
+  stop();
+  await new Promise((done) => requestAnimationFrame(done));
+  if (came && anchor !== null) box.scrollTop += (anchor as Element).getBoundingClientRect().top - top;
+  return came;
+}
+
+async function showHit(box: HTMLElement, view: View, hit: { seq: number; role: string }): Promise<string | null> {
+  for (let page = 0; page < HIT_PAGES_MAX; page++) {
+    const oldest = view.rows.oldest;
+    const reached = !view.rows.more || (oldest !== undefined && oldest.key[0] <= hit.seq);
+    if (view.rows.byId.has(String(hit.seq)) || reached) break;
+    if (!(await view.older(HIT_PAGE))) break;
+  }
+  const id = rowOfHit(view.rows, hit.seq, hit.role);
+  if (id === null) return null;
+  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  const element = box.querySelector(`[data-row="${CSS.escape(id)}"]`);
+  element?.scrollIntoView({ block: "center" });
+  // Rows around it take their true heights only now.
+  requestAnimationFrame(() => element?.scrollIntoView({ block: "center" }));
+  return id;
+}
+
+const hitRow = signal<string | null>(null);
+
+export function Transcript({ view }: { view: View }) {
+  const box = useRef<HTMLDivElement>(null);
+  const inner = useRef<HTMLDivElement>(null);
+  const follows = useRef(true);
+  const top = useRef(0);
+  const hit = route.value.hit;
+
+  useLayoutEffect(() => {
+    const [scroller, content] = [box.current, inner.current];
+    if (scroller === null || content === null) return;
+    follows.current = true;
+    atEnd.value = true;
+    const settle = () => {
+      if (follows.current) scroller.scrollTop = scroller.scrollHeight;
+      else atEnd.value = isNearEnd(scroller);
+    };
+    const observer = new ResizeObserver(settle);
+    observer.observe(content);
+    observer.observe(scroller);
+    return () => observer.disconnect();
+  }, [view]);
+
+  useEffect(() => {
+    hitRow.value = null;
+    if (hit === null || !view.ready.value || box.current === null) return;
+    follows.current = false;
+    void showHit(box.current, view, hit).then((id) => {
+      if (id === null) toast("That message is too far up to show here. Scroll up to load more.");
+      hitRow.value = id;
+    });
+  }, [view, hit?.seq, hit?.role, view.ready.value]);
+
+  // One's own message: go where the answer will be.
+  const unsent = unsentOf(view.id, view);
+  useLayoutEffect(() => {
+    if (unsent.length > 0) follows.current = true;
+    if (follows.current && box.current !== null) box.current.scrollTop = box.current.scrollHeight;
+  }, [unsent.length]);
+
+  useAnnouncement(view);
+
+  const onScroll = () => {
+    const scroller = box.current;
+    if (scroller === null) return;
+    atEnd.value = isNearEnd(scroller);
+    // Only the person scrolls up; text that grows moves the end away, and that is no wish to stay.
+    if (atEnd.value) follows.current = true;
+    else if (scroller.scrollTop < top.current) follows.current = false;
+    top.current = scroller.scrollTop;
+    if (scroller.scrollTop < 600 && view.more.value && view.ready.value) void loadAbove(scroller, view);
+  };
+  const jump = () => {
+    follows.current = true;
+    if (box.current !== null) box.current.scrollTop = box.current.scrollHeight;
+  };
+  // A wheel or a key upwards means: stay here, even while text grows.
+  const onWheel = (event: WheelEvent) => {
+    if (event.deltaY < 0) follows.current = false;
+  };
+  const waiting = running.value && view.lastKind.value === "user";
+  return (
+    <div class="stage">
+      <div
+        class="transcript"
+        ref={box}
+        onScroll={onScroll}
+        onWheel={onWheel}
+        onClick={copyFromCode}
+        tabIndex={0}
+        role="region"
+        aria-label="Transcript"
+      >
+        <div class="column" ref={inner}>
+          {view.more.value && (
+            <p class="status above">
+              <button type="button" class="quiet" onClick={() => box.current && void loadAbove(box.current, view)}>
+                Show earlier messages
+              </button>
+            </p>
+          )}
+          <ol class="rows">
+            {view.order.value.map((id) => (
+              <RowView key={id} view={view} id={id} hit={hitRow.value === id} />
+            ))}
+            {unsent.map((message) => (
+              <UnsentRow key={message.key} message={message} />
+            ))}
+          </ol>
+          {waiting && <Dots />}
+          {view.heldBytes.value > 0 && (
+            <p class="status" role="status">
+              The store is away. {bytes(view.heldBytes.value)} of the answer are held on the server's disk until it is back.
+            </p>
+          )}
+          <TourCard view={view} />
+        </div>
+      </div>
+      {!atEnd.value && (
+        <button type="button" class="jump" onClick={jump}>
+          Jump to the end
+        </button>
+      )}
+      <p class="hidden" aria-live="polite">
+        {spoken.value}
+      </p>
+    </div>
+  );
+}
+
+function useAnnouncement(view: View): void {
+  const grew = useRef<string | null>(null);
+  const [streaming, answer] = [view.streaming.value, view.answer.value];
+  useEffect(() => {
+    if (streaming !== null) grew.current = streaming;
+    else if (answer !== null && grew.current === answer) {
+      grew.current = null;
+      spoken.value = `Answer: ${(view.row(answer).peek().text ?? "").slice(0, 600)}`;
+    }
+  }, [streaming, answer]);
+}

@@ -1,0 +1,99 @@
+// The words of the server's HTTP contract, as the page reads them.
+
+export interface Row {
+  id: string;
+  key: [number, number, number];
+  kind: "user" | "assistant" | "system" | "tool" | "marker" | "notice" | "summary";
+  /** Microseconds since 1970. */
+  at: number;
+  text?: string;
+  state?: string;
+  run?: string | null;
+  author?: string;
+  thought?: string;
+  name?: string;
+  /** JSON text, exactly as the model wrote it. */
+  arguments?: string;
+  touches?: string;
+  late?: boolean;
+  erased?: boolean;
+  parts?: { type?: string; name?: string; media_type?: string }[];
+  model?: string;
+}
+
+export type Change =
+  | { type: "put"; row: Row }
+  | { type: "grow"; id: string; offset: number; text: string }
+  | { type: "drop"; id: string };
+
+export interface Listed {
+  id: string;
+  title: string | null;
+  words: string | null;
+  messages: number;
+  source: string;
+  opened_at: string;
+  updated_at: string;
+  pinned: boolean;
+  archived: boolean;
+  running: boolean;
+}
+
+export interface Usage {
+  tokens_in: number;
+  tokens_out: number;
+  cost: number | null;
+  unpriced: number;
+  context_used: number | null;
+  context: number | null;
+}
+
+export interface Offer {
+  id: string;
+  title: string;
+  detail: string;
+  kind: "key" | "local" | "practice";
+}
+
+export interface Setup {
+  user: string;
+  version: string;
+  model: { label: string; name: string; kind: "practice" | "script" | "local" | "cloud"; url?: string } | null;
+  offers: Offer[];
+  practice: boolean;
+  file: string;
+  terminal: string;
+}
+
+export interface Hit {
+  conversation: string;
+  title: string | null;
+  seq: number;
+  role: string;
+  text: string;
+  at: string;
+}
+
+/** How a message goes in while an answer is being written. */
+export type How = "queue" | "steer" | "interrupt" | "take over";
+
+/** What comes down the event stream. */
+export type Frame =
+  | { type: "hello"; incarnation: string; version: string }
+  | { type: "list"; conversations: Listed[]; gone: string[]; reset: boolean }
+  | { type: "rows"; conversation: string; at: number; rows: Row[]; more: boolean }
+  | { type: "changes"; conversation: string; at: number; changes: Change[] }
+  | { type: "gone"; conversation: string }
+  | { type: "held"; conversation: string; bytes: number }
+  | { type: "bye" };
+
+export type Connection = "connecting" | "live" | "lost" | "denied";
+
+/** What a tab tells the hub, and what the hub tells a tab. */
+export type ToHub =
+  | { type: "join" }
+  | { type: "watch"; conversation: string | null }
+  | { type: "again"; conversation: string }
+  | { type: "now" }
+  | { type: "bye" };
+export type FromHub = { type: "connection"; state: Connection } | { type: "frame"; frame: Frame };

@@ -1,0 +1,105 @@
+// How things are said: verbs of tools, states of turns, times and sizes. Pure.
+import type { Row } from "./types";
+
+/** to do, doing, done */
+const VERBS: Record<string, [string, string, string]> = {
+  read: ["read", "Reading", "Read"],
+  write: ["write", "Writing", "Wrote"],
+  edit: ["change", "Changing", "Changed"],
+  patch: ["change", "Changing", "Changed"],
+  list: ["list", "Listing", "Listed"],
+  delete: ["delete", "Deleting", "Deleted"],
+  run: ["run", "Running", "Ran"],
+  shell: ["run", "Running", "Ran"],
+  bash: ["run", "Running", "Ran"],
+  terminal: ["run", "Running", "Ran"],
+  search: ["search for", "Searching for", "Searched for"],
+  grep: ["search for", "Searching for", "Searched for"],
+  fetch: ["fetch", "Fetching", "Fetched"],
+  web: ["fetch", "Fetching", "Fetched"],
+  remember: ["remember", "Remembering", "Remembered"],
+};
+const SUBJECTS = ["path", "file", "command", "query", "pattern", "url", "name", "text"];
+
+export function parseArguments(text: string | undefined): Record<string, unknown> | null {
+  try {
+    const parsed = JSON.parse(text ?? "") as unknown;
+    return typeof parsed === "object" && parsed !== null && !Array.isArray(parsed) ? (parsed as Record<string, unknown>) : null;
+  } catch {
+    return null;
+  }
+}
+
+/** What a tool's card says in one line: `Wrote`, `notes.txt`. */
+export function toolWords(row: Row): { verb: string; subject: string } {
+  const name = row.name ?? "";
+  const args = parseArguments(row.arguments) ?? {};
+  const found = SUBJECTS.map((each) => args[each]).find((each) => typeof each === "string" && each !== "");
+  const known = VERBS[name.split(/[_.\-/ ]/)[0]?.toLowerCase() ?? ""];
+  const [todo, doing, done] = known ?? ["use", "Using", "Used"];
+  const first = typeof found === "string" ? (found.split("\n")[0] ?? "").slice(0, 120) : "";
+  const subject = known !== undefined ? first || name : first === "" ? name : `${name}: ${first}`;
+  const verb =
+    {
+      waiting: `About to ${todo}`,
+      asks: `Wants to ${todo}`,
+      approved: `May ${todo}`,
+      running: doing,
+      done,
+      ok: done,
+      failed: `Could not ${todo}`,
+      denied: `Was not allowed to ${todo}`,
+      unknown: `Outcome unknown: ${todo}`,
+    }[row.state ?? ""] ?? `${done} (${row.state})`;
+  return { verb, subject: visible(subject) };
+}
+
+export const MARKERS: Record<string, string> = {
+  stopped: "Stopped.",
+  failed: "This turn failed.",
+  pending: "Interrupted. Looking for what was written…",
+  recovered: "Interrupted. What was written stands above.",
+  neutral: "Interrupted. Nothing more was recovered.",
+  resumed: "Interrupted, and went on below.",
+};
+
+/** Characters that change how others look (direction, zero width, control), made visible: nothing hides in a file name. */
+export function visible(text: string): string {
+  return text.replace(
+    /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
+    (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
+}
+
+const DAY_MS = 86_400_000;
+
+/** The heading under which a conversation stands in the list. */
+export function ageOf(time: string, now: Date = new Date()): string {
+  const then = new Date(time);
+  const midnight = new Date(now.getFullYear(), now.getMonth(), now.getDate()).getTime();
+  if (then.getTime() >= midnight) return "Today";
+  if (then.getTime() >= midnight - DAY_MS) return "Yesterday";
+  if (then.getTime() >= midnight - 6 * DAY_MS) return "This week";
+  return "Earlier";
+}
+
+export function shortTime(time: Date, now: Date = new Date()): string {
+  if (time.toDateString() === now.toDateString())
+    return time.toLocaleTimeString(undefined, { hour: "numeric", minute: "2-digit" });
+  const year = time.getFullYear() === now.getFullYear() ? {} : ({ year: "numeric" } as const);
+  return time.toLocaleDateString(undefined, { day: "numeric", month: "short", ...year });
+}
+
+export function bytes(count: number): string {
+  if (count < 1000) return `${count} bytes`;
+  return count < 1_000_000 ? `${(count / 1000).toFixed(1)} KB` : `${(count / 1_000_000).toFixed(1)} MB`;
+}
+
+/** A text cut into pieces that are marked or not, for the words of a search. */
+export function marked(text: string, query: string): { text: string; hit: boolean }[] {
+  const words = query.split(/\s+/).filter((each) => each.length > 1);
+  if (words.length === 0) return [{ text, hit: false }];
+  const pattern = words.map((each) => each.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|");
+  const pieces = text.split(new RegExp(`(${pattern})`, "gi"));
+  return pieces.map((each, n) => ({ text: each, hit: n % 2 === 1 })).filter((each) => each.text !== "");
+}

@@ -1,0 +1,39 @@
+import { expect, it } from "vitest";
+import type { Row } from "../src/types";
+import { ageOf, marked, toolWords, visible } from "../src/words";
+
+const tool = (state: string, name: string, args: object): Row => ({
+  id: "1:a",
+  key: [1, 0, 0],
+  kind: "tool",
+  at: 0,
+  state,
+  name,
+  arguments: JSON.stringify(args),
+});
+
+it("a tool's card says what it does in words", () => {
+  expect(toolWords(tool("done", "write_file", { path: "a.txt" }))).toEqual({ verb: "Wrote", subject: "a.txt" });
+  expect(toolWords(tool("asks", "read_file", { path: "a.txt" })).verb).toBe("Wants to read");
+  expect(toolWords(tool("failed", "frobnicate", { query: "x" }))).toEqual({ verb: "Could not use", subject: "frobnicate: x" });
+  expect(toolWords({ ...tool("running", "read_file", {}), arguments: "not json" }).subject).toBe("read_file");
+});
+
+it("nothing hides in a file name", () => {
+  expect(visible("a\u202egpj.exe")).toBe("a\\u202egpj.exe");
+  expect(visible("two\nlines\tand a tab")).toBe("two\nlines\tand a tab");
+});
+
+it("the words of a search are marked, and only as text", () => {
+  expect(marked("a (b) c", "(b)")).toEqual([
+    { text: "a ", hit: false },
+    { text: "(b)", hit: true },
+    { text: " c", hit: false },
+  ]);
+});
+
+it("a conversation stands under its age", () => {
+  const now = new Date(2026, 10, 15, 12);
+  const at = (day: number) => new Date(2026, 10, day, 9).toISOString();
+  expect([15, 14, 11, 1].map((day) => ageOf(at(day), now))).toEqual(["Today", "Yesterday", "This week", "Earlier"]);
+});
