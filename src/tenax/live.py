@@ -54,6 +54,7 @@ class Live:
         """Changes are held from here on."""
         self._hints: set[asyncio.Event] = set()
         self._task = asyncio.create_task(self._follow(), name=f"live {conversation}")
+        self._task.add_done_callback(self._ended)
 
     def hint(self, event: asyncio.Event, *, on: bool) -> None:
         """Set this event whenever something changes, or no longer."""
@@ -84,6 +85,14 @@ class Live:
     async def stop(self) -> None:
         self.cancel()
         await asyncio.wait({self._task})
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Whoever waits is not left waiting, whatever ended it."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("Following %s ended: %s", self.conversation, error, exc_info=error)
+            self.gone = True
+        self.ready.set()
+        self.tell()
 
     async def _follow(self) -> None:
         while not self.gone:

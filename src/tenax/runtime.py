@@ -68,6 +68,8 @@ _CLOSE_SECONDS = 5.0
 _UPKEEP_SECONDS = 10.0
 _TITLE_SECONDS = 30.0
 _SOURCES_MAX = 10_000
+_FOLDED_AT_ONCE = 5000
+"""How many events are folded for a figure, while everybody else waits."""
 How = Literal["queue", "steer", "interrupt", "take over"]
 
 
@@ -78,7 +80,8 @@ class Usage(msgspec.Struct, frozen=True):
     tokens_out: int
     cost: float | None
     unpriced: int
-    context_used: int
+    context_used: int | None
+    """None where it would take long to find out."""
     context: int | None
 
 
@@ -427,9 +430,11 @@ class Runtime:
 
     async def usage(self, conversation: str) -> Usage:
         """What it took so far, and how full the context is."""
-        spent = await self.journal.spent(conversation)
-        history = self.lanes.history(conversation)
-        await history.catch_up()
+        spent, head = await self.journal.spent(conversation), await self.journal.head(conversation)
+        history, context_used = self.lanes.history(conversation), None
+        if head.head - max(history.seq, head.context_from) < _FOLDED_AT_ONCE:
+            await history.catch_up()
+            context_used = used(history.context)
         try:
             room = (await self._agent_for(conversation)).models[0].context
         except ConfigError:
@@ -440,7 +445,7 @@ class Runtime:
             spent.output,
             spent.cost if known else None,
             spent.unpriced,
-            used(history.context),
+            context_used,
             room,
         )
 
