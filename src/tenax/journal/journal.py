@@ -656,7 +656,7 @@ class Journal:
                 )
             tx.run("put_tombstone", {"num": num, "at": self.clock.now_us()})
             drop_mentions(tx, key[0], low, high)
-            for name in ("events", "partials", "rows"):
+            for name in ("events", "partials"):
                 tx.run(f"delete_{name}", {"low": low, "high": high})
             for name in ("runs", "stretches", "cursors", "head"):
                 tx.run(f"delete_{name}", {"num": num})

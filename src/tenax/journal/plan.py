@@ -56,6 +56,7 @@ EVENTS_PER_APPEND_MAX = 100_000
 _OPENERS = frozenset({"conversation.opened", "context.compacted"})
 ID_CHARS_MAX = 200
 LISTED_EVERY_US = 1_000_000
+_NO_ROW = (None, None, None, None)
 
 
 class _Item(NamedTuple):
@@ -302,10 +303,15 @@ def _number(
             moves = apply(state, seq, at, run, kind, event, look)
             if append.solo:
                 look.note(seq, kind, event, moves)
-            changes += moves
+            row = _NO_ROW
+            for move in moves:
+                if type(move) is PutRow:
+                    row = (move[1], move[2], move[3], 0)
+                else:
+                    changes.append(move)
             salt = ids.salt()
             digest = chain(digest, name, seq, kind, at, run, inner_hash(salt, body))
-            facts.append((base | seq, kind, at, run, append_id, salt, body, digest))
+            facts.append((base | seq, kind, at, run, *row, append_id, salt, digest, body))
             recorded.append(Recorded(name, seq, kind, at, run, body, digest))
             append_id = None
     state.digest = digest
@@ -324,15 +330,11 @@ def _join(
     batch: Batch, key: Key, state: HeadState, facts: list[tuple[Any, ...]], changes: list[Change]
 ) -> None:
     """Add the facts of an append, and what they change."""
-    base = state.num << SEQ_BITS
     rows = batch.rows
     rows["put_event"] += facts
     batch.moved[key] = None
-    for change in changes:
-        if type(change) is PutRow:
-            rows["put_row"].append((base | change[0], change[1], change[2], change[3]))
-        else:
-            batch.changes.append((key, change))
+    if changes:
+        batch.changes += [(key, change) for change in changes]
     at = facts[-1][2]
     if abs(at - state.listed_at) >= LISTED_EVERY_US:
         state.listed_at = at
@@ -341,8 +343,8 @@ def _join(
         state.woken = True
         batch.woken["facts"].append(state.num)
     for fact in facts:
-        if b'"blob"' in fact[6]:
-            blobs = blobs_of(msgspec.json.decode(fact[6]))
+        if b'"blob"' in fact[-1]:
+            blobs = blobs_of(msgspec.json.decode(fact[-1]))
             rows["put_mention"] += [(key[0], each, fact[0]) for each in blobs]
 
 

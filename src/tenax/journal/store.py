@@ -502,11 +502,11 @@ def _apply_one(tx: Tx, state: HeadState, change: Change) -> None:  # noqa: C901,
 
 def _erase_body(tx: Tx, user: str, place: int) -> None:
     """Take a body away, and with it the partials it replaced and the blobs that nothing else names."""
-    for _, body, salt in tx.run("body", {"place": place}):
+    for _, body, salt, first in tx.run("body", {"place": place}):
         if body is None:
             return
         tx.run("erase_body", {"place": place, "body_hash": inner_hash(salt, body)})
-        for (first,) in tx.run("row_first", {"place": place}):
+        if first is not None:
             between = tx.run("partials_of", {"low": place >> SEQ_BITS << SEQ_BITS | first, "high": place})
             own = [(each,) for each, _, piece in between if msgspec.json.decode(piece)[0] == first]
             if own:
