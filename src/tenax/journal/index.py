@@ -108,6 +108,7 @@ def alone(kind: str, event: Event | Unknown) -> bool:
     return kind in SOLO or (isinstance(event, ModelRequested) and bool(event.inputs))
 
 
+_ANSWERS = (MessageAssistant, MessagePartial)
 _EDITS = frozenset({"conversation.rewound", "conversation.cleared"})
 _STRUCTURE = SOLO | {
     "conversation.archived", "conversation.opened", "conversation.pinned", "run.finished", "run.sealed", "stretch.ended",
@@ -298,7 +299,7 @@ def _message(
         if isinstance(event, MessageUser) and event.ask:
             waiting = 1
             state.unanswered = state.unanswered or seq
-    if isinstance(event, MessageAssistant | MessagePartial) and event.request:
+    if isinstance(event, _ANSWERS) and event.request:
         if not 0 < event.request < seq:
             raise InvalidInput(f"An answer at {seq} cannot belong to request {event.request}.")
         first = event.request

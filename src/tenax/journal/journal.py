@@ -156,7 +156,7 @@ class Journal:
         append_id: bytes | None,
     ) -> Append:
         """Check and encode an append, without storing it. Raises InvalidInput."""
-        return Append.of_events(self._user(), conversation, events, run=run, ids=self.ids, expect=expect, lease=lease,
+        return Append.of_events(self.user or self._user(), conversation, events, run=run, ids=self.ids, expect=expect, lease=lease,
                                 dedup=dedup, append_id=append_id)  # fmt: skip
 
     def load(self, conversation: str, opened: ConversationOpened, entries: Sequence[Entry]) -> list[Recorded]:
