@@ -123,7 +123,7 @@ class Derived:
                 self._killed[by] = [seq for seq, row in self._rows_after(after) if not row.dead]
                 for seq in self._killed[by]:
                     self.rows[seq].dead = by
-            case ReviveRows(by):
+            case ReviveRows(_, by):
                 for seq in self._killed.pop(by, ()):
                     self.rows[seq].dead = 0
             case TakeInputs(seqs):

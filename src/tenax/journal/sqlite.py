@@ -681,7 +681,7 @@ class SqliteTx:
         if len(rows) == 1:
             self._execute(text, rows[0])
             return
-        if not text.startswith("insert"):
+        if not text.startswith(("insert", "replace")):
             self._connection.executemany(text, rows)
             return
         start = 0

@@ -434,13 +434,18 @@ class Store(abc.ABC):
 
     @staticmethod
     def _apply(tx: Tx, batch: Batch) -> list[Key]:
-        """Apply the rarer changes of index rows in order, and say where messages have to be counted again."""
+        """Apply the rarer changes of index rows in order, and say where all messages have to be counted again."""
+        for key, change in batch.changes:
+            if not isinstance(change, Recount):
+                _apply_one(tx, batch.states[key], change)
         recount: list[Key] = []
         for key, change in batch.changes:
             if isinstance(change, Recount):
-                recount.append(key)
-            else:
-                _apply_one(tx, batch.states[key], change)
+                state = batch.states[key]
+                if state.stretch_name is None or change.after < state.stretch_from:
+                    recount.append(key)
+                else:  # what the open stretch lost or got back is counted already
+                    state.unanswered = _Look(tx, state.num).first_waiting(())
         return recount
 
 
@@ -471,14 +476,23 @@ def _recount(tx: Tx, state: HeadState) -> None:
     tx.run("recount_stretches", {"num": state.num, "low": low, "roles": MESSAGE_ROLES})
 
 
+def _count(tx: Tx, state: HeadState, sign: int, where: dict[str, int]) -> None:
+    """Take what an undo has just taken out of the transcript, or has brought back, into account."""
+    found = sign * int(tx.run("count_rows", {**where, "roles": MESSAGE_ROLES})[0][0])
+    state.messages += found
+    state.stretch_messages += found
+
+
 def _apply_one(tx: Tx, state: HeadState, change: Change) -> None:  # noqa: C901, PLR0912  (one case a change)
     num = state.num
-    low, high = bounds(num)
+    low, _ = bounds(num)
     match change:
         case KillRows(after, by):
             tx.run("kill_rows", {"after": low + after, "high": low + by, "by": by})
-        case ReviveRows(by):
-            tx.run("revive_rows", {"low": low, "high": high, "by": by})
+            _count(tx, state, -1, {"after": low + after, "high": low + by, "dead": by})
+        case ReviveRows(after, by):
+            tx.run("revive_rows", {"after": low + after, "high": low + by, "by": by})
+            _count(tx, state, 1, {"after": low + after, "high": low + by, "dead": 0})
         case TakeInputs(seqs):
             if seqs:
                 tx.many("take_input", [(low + seq,) for seq in seqs])
@@ -575,7 +589,7 @@ class _Look:
         return int(self._tx.run("standing_between", {"low": self._low + seq, "high": self._high})[0][0])
 
     def killed_by(self, seq: int) -> int:
-        return int(self._tx.run("killed_by", {"low": self._low, "high": self._high, "by": seq})[0][0])
+        return int(self._tx.run("killed_by", {"low": self._low, "high": self._low + seq, "by": seq})[0][0])
 
     def title_at(self) -> int:
         return int(self._tx.run("last_title", {"low": self._low, "high": self._high})[0][0]) & ALL_SEQS

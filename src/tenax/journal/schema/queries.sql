@@ -98,7 +98,10 @@ update conversations set archived = :value where num = :num
 update events set dead = :by where place > :after and place <= :high and dead = 0
 
 -- name: revive_rows
-update events set dead = 0 where place between :low and :high and dead = :by
+update events set dead = 0 where place > :after and place <= :high and dead = :by
+
+-- name: count_rows
+select count(*) from events where place > :after and place <= :high and dead = :dead and role <= :roles
 
 -- name: take_input
 update events set waiting = 0 where place = :place and waiting = 1
@@ -152,7 +155,8 @@ select kind from events where place = :place and body is not null
 select count(*) from events where place > :low and place <= :high and dead = 0
 
 -- name: killed_by
-select count(*) from events where place between :low and :high and dead = :by
+select count(*) from (
+    select 1 from events where place > :low and place <= :high and dead = :by order by place desc limit 1) as k
 
 -- name: waiting
 select place from events where place > :low and place <= :high and waiting = 1 and dead = 0 order by place limit :limit
@@ -163,7 +167,7 @@ where place between :low and :high and kind = 'conversation.titled' and body is 
 
 -- name: edits_since
 select kind, body from events where place > :low and place <= :high
-and kind in ('conversation.rewound', 'conversation.cleared', 'conversation.restored', 'content.erased')
+and kind in ('conversation.rewound', 'conversation.cleared', 'conversation.restored', 'content.erased') order by place
 
 -- reading --------------------------------------------------------------------------------------------------
 
