@@ -106,6 +106,17 @@ select * from (
      where place > :low and place <= :high order by place limit :limit)) e
 order by place limit :limit
 
+-- So that the server plans once and not for every page, which takes longer than the page: its size is written out (for any
+-- size it would plan for a tenth of all conversations), and where it begins is kept from the planner, who guesses wrong.
+-- name: list
+select c.id, h.stretch, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num
+from (select * from conversations
+      where owner = :owner and archived = :archived
+            and (pinned, updated_at, num) < ((select :pinned), (select :updated_at), (select :num))
+      order by pinned desc, updated_at desc, num desc limit {limit}) c
+     join heads h on h.conversation = c.num
+order by c.pinned desc, c.updated_at desc, c.num desc
+
 -- leases and instances -------------------------------------------------------------------------------------
 
 -- name: lease_changing
