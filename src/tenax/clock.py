@@ -14,7 +14,7 @@ from typing import Protocol
 
 __all__ = ["Clock", "Ids", "SystemClock", "is_append_id"]
 
-_CHANCE_BYTES = 4096
+_CHANCE_BYTES = 16_384
 
 
 class Clock(Protocol):
