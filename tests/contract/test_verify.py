@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 import tenax
-from tenax.events import MessageUser
+from tenax.events import ConversationOpened, MessageUser, RunStarted
 from tenax.journal import check
 from tenax.journal.check import Problem, Progress, problems, verify
 from tenax.journal.place import ALL_SEQS, SEQ_BITS
@@ -41,6 +41,15 @@ def test_an_empty_store_has_no_problems(engine_url: str) -> None:
     """There is nothing to be wrong."""
     with tenax.open(engine_url) as journal:
         assert verify(journal).ok
+
+
+def test_a_run_may_take_what_is_no_message(world: World) -> None:
+    """It is no row of the transcript, and does not become one."""
+    opened = ConversationOpened("ada", "s_run")
+    world.journal.append("c_run", [opened])
+    world.journal.append("c_run", [RunStarted([1])], run="r_run")
+    assert shown(verify(world.journal).problems) == ""
+    assert world.journal.rows("c_run") == []
 
 
 def test_it_needs_no_user(world: World) -> None:

@@ -47,7 +47,19 @@ if TYPE_CHECKING:
 
     from tenax.clock import Clock, Ids
 
-__all__ = ["Append", "Batch", "Key", "Loaded", "Opener", "Stored", "chain", "check_id", "inner_hash", "plan"]
+__all__ = [
+    "NO_ROW",
+    "Append",
+    "Batch",
+    "Key",
+    "Loaded",
+    "Opener",
+    "Stored",
+    "chain",
+    "check_id",
+    "inner_hash",
+    "plan",
+]
 
 Key = tuple[str, str]
 """User and conversation."""
@@ -56,7 +68,8 @@ EVENTS_PER_APPEND_MAX = 100_000
 _OPENERS = frozenset({"conversation.opened", "context.compacted"})
 ID_CHARS_MAX = 200
 LISTED_EVERY_US = 1_000_000
-_NO_ROW: tuple[int | None, ...] = (None, None, None, None)
+NO_ROW: tuple[int | None, ...] = (None, None, None, None)
+"""`first`, `role`, `waiting` and `dead` of what is no row of the transcript."""
 
 
 class _Item(NamedTuple):
@@ -297,7 +310,7 @@ def _number(
             moves = apply(state, seq, at, run, kind, event, look)
             if append.solo:
                 look.note(seq, kind, event, moves)
-            row = _NO_ROW
+            row = NO_ROW
             for move in moves:
                 if type(move) is PutRow:
                     row = (move[1], move[2], move[3], 0)

@@ -18,6 +18,7 @@ from tenax.events import ConversationOpened, decode
 from tenax.journal.derived import Derived, stand_in
 from tenax.journal.index import INDEX_VERSION, HeadState
 from tenax.journal.place import ALL_SEQS, bounds
+from tenax.journal.plan import NO_ROW
 from tenax.parts import blobs_of
 
 if TYPE_CHECKING:
@@ -87,9 +88,18 @@ class _Folded:
 
 
 def _put_rows(tx: Tx, derived: Derived) -> None:
+    """Only those that are wrong: writing a row is writing its event."""
     low, high = bounds(derived.state.num)
-    tx.run("forget_rows", {"low": low, "high": high})
-    rows = [(row.first, row.role, row.waiting, row.dead, low + seq) for seq, row in derived.rows.items()]
+    wanted = {low + seq: (row.first, row.role, row.waiting, row.dead) for seq, row in derived.rows.items()}
+    kept: dict[int, tuple[int | None, ...]] = {}
+    while page := tx.run("prove_rows", {"low": low, "high": high, "limit": _PAGE}):
+        kept.update((place, tuple(columns)) for place, *columns in page)
+        low = page[-1][0]
+    rows = [
+        (*wanted.get(place, NO_ROW), place)
+        for place in sorted(wanted.keys() | kept.keys())
+        if wanted.get(place) != kept.get(place)
+    ]
     if rows:
         tx.many("set_row", rows)
 

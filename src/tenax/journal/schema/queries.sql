@@ -409,10 +409,6 @@ delete from partials where place = :place
 
 -- rebuilding an index --------------------------------------------------------------------------------------
 
--- name: forget_rows
-update events set first = null, role = null, waiting = null, dead = null
-where place between :low and :high and (first is not null or role is not null or waiting is not null or dead is not null)
-
 -- name: set_row
 update events set first = :first, role = :role, waiting = :waiting, dead = :dead where place = :place
 
