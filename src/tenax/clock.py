@@ -15,7 +15,7 @@ from typing import Protocol
 
 __all__ = ["Clock", "Ids", "SystemClock", "is_append_id", "rfc3339"]
 
-_CHANCE_BYTES = 4096
+_CHANCE_BYTES = 16_384
 
 
 class Clock(Protocol):
@@ -60,6 +60,7 @@ class Ids:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._chance: list[bytes] = []
+        self._tails: list[bytes] = []
 
     def conversation(self) -> str:
         return f"c_{self._uuid7()}"
@@ -75,9 +76,12 @@ class Ids:
 
     def append(self) -> bytes:
         """The bytes of a version 7 UUID, made the short way: every append needs one."""
-        chance = self.salt()
-        versioned = bytes((0x70 | chance[0] & 0x0F, chance[1], 0x80 | chance[2] & 0x3F))
-        return (self._clock.now_us() // 1000).to_bytes(6, "big") + versioned + chance[3:10]
+        try:
+            tail = self._tails.pop()
+        except IndexError:
+            self._tails += [_tail(self.salt()) for _ in range(_CHANCE_BYTES // 16)]
+            tail = _tail(self.salt())
+        return (self._clock.now_us() // 1000).to_bytes(6, "big") + tail
 
     def salt(self) -> bytes:
         """16 bytes of chance. The system is asked for many at once, because every append needs two."""
@@ -93,6 +97,11 @@ class Ids:
         chance = int.from_bytes(os.urandom(10), "big")
         value = (ms & (1 << 48) - 1) << 80 | 0x7 << 76 | (chance >> 68 & 0xFFF) << 64 | 0b10 << 62
         return uuid.UUID(int=value | chance & (1 << 62) - 1)
+
+
+def _tail(chance: bytes) -> bytes:
+    """What follows the time in a version 7 UUID."""
+    return bytes((0x70 | chance[0] & 0x0F, chance[1], 0x80 | chance[2] & 0x3F)) + chance[3:10]
 
 
 def is_append_id(value: object) -> bool:

@@ -16,10 +16,12 @@ from tenax.parts import Text
 from tests.support.world import World, hands
 
 HURT = {
-    "rows gone": "delete from rows where place in "
-    "(select place from events where place between :low and :high and body is not null)",
-    "rows wrong": "update rows set dead = 1, waiting = 1, role = 3 where place between :low and :high "
-    "and place % 2 = 0 and place in (select place from events where body is not null)",
+    "rows gone": "update events set first = null, role = null, waiting = null, dead = null "
+    "where place between :low and :high and body is not null",
+    "rows wrong": "update events set dead = 1, waiting = 1, role = 3 where place between :low and :high "
+    "and place % 2 = 0 and body is not null",
+    "rows of nothing": "update events set dead = 1, first = 1, role = 3, waiting = 1 where role is null "
+    "and place between :low and :high",
     "stretches gone": "delete from stretches where conversation = :num",
     "stretches wrong": "update stretches set messages = 7, ended_seq = 3, parent = 'x' where conversation = :num",
     "runs gone": "delete from runs where conversation = :num",

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 import tenax
-from tenax.events import MessageUser
+from tenax.events import ConversationOpened, MessageUser, RunStarted
 from tenax.journal import check
 from tenax.journal.check import Problem, Progress, problems, verify
 from tenax.journal.place import ALL_SEQS, SEQ_BITS
@@ -43,6 +43,15 @@ def test_an_empty_store_has_no_problems(engine_url: str) -> None:
         assert verify(journal).ok
 
 
+def test_a_run_may_take_what_is_no_message(world: World) -> None:
+    """It is no row of the transcript, and does not become one."""
+    opened = ConversationOpened("ada", "s_run")
+    world.journal.append("c_run", [opened])
+    world.journal.append("c_run", [RunStarted([1])], run="r_run")
+    assert shown(verify(world.journal).problems) == ""
+    assert world.journal.rows("c_run") == []
+
+
 def test_it_needs_no_user(world: World) -> None:
     """The handle of the process itself proves what every user has."""
     assert verify(world.journal.of(None)).conversations == 5
@@ -68,6 +77,7 @@ def test_a_problem_is_a_sentence_that_names_its_place() -> None:
 
 # -- damage ------------------------------------------------------------------------------------------------
 
+NO_ROW = "update events set first = null, role = null, waiting = null, dead = null"
 Hurt = Callable[[Hands, World], None]
 DAMAGE: list[Any] = []
 
@@ -127,12 +137,6 @@ def the_run_of_a_fact(hands: Hands, world: World) -> None:
 @damage("talk", "Nothing stands at seq")
 def a_fact_that_is_gone(hands: Hands, world: World) -> None:
     hands.run("delete from events where place = :at", at=hands.at("picture"))
-
-
-@damage("talk", "digest does not follow")
-def a_fact_that_is_gone_with_its_row(hands: Hands, world: World) -> None:
-    hands.run("delete from events where place = :at", at=hands.at("system"))
-    hands.run("delete from rows where place = :at", at=hands.at("system"))
 
 
 @damage("old", "The head row says that the head is")
@@ -250,7 +254,7 @@ def no_head_row(hands: Hands, world: World) -> None:
 
 def _row(column: str, name: str, value: int) -> None:
     def hurt(hands: Hands, world: World) -> None:
-        hands.run(f"update rows set {column} = {value} where place = :at", at=hands.at(name))
+        hands.run(f"update events set {column} = {value} where place = :at", at=hands.at(name))
 
     hurt.__name__ = f"row_{column}_of_{name}"
     damage("talk", f"The index row has {column} {value}")(hurt)
@@ -266,14 +270,32 @@ _row("dead", "kept", 3)
 
 @damage("talk", "This message has no index row")
 def a_row_that_is_gone(hands: Hands, world: World) -> None:
-    hands.run("delete from rows where place = :at", at=hands.at("picture"))
+    hands.run(f"{NO_ROW} where place = :at", at=hands.at("picture"))
+
+
+@damage("talk", "The index row has role none, and the events say 1")
+def a_row_without_its_role(hands: Hands, world: World) -> None:
+    hands.run("update events set role = null where place = :at", at=hands.at("picture"))
 
 
 @damage("talk", "There is an index row, and no message")
 def a_row_of_nothing(hands: Hands, world: World) -> None:
     hands.run(
-        "insert into rows (place, first, role, waiting, dead) values (:at, 1, 1, 0, 0)", at=hands.at("pinned")
+        "update events set first = 1, role = 1, waiting = 0, dead = 0 where place = :at",
+        at=hands.at("pinned"),
     )
+
+
+def _stray(column: str) -> None:
+    def hurt(hands: Hands, world: World) -> None:
+        hands.run(f"update events set {column} = 0 where place = :at", at=hands.at("pinned"))
+
+    hurt.__name__ = f"{column}_of_no_row"
+    damage("talk", "There is an index row, and no message")(hurt)
+
+
+for _column in ("first", "waiting", "dead"):
+    _stray(_column)
 
 
 @damage("talk", "Stretch s_talk is missing from the index")
@@ -446,7 +468,6 @@ def _orphan(table: str, insert: str) -> None:
     damage("gone", f"It was deleted, and it still has {table}")(hurt)
 
 
-_orphan("rows", "insert into rows (place, first, role, waiting, dead) values (:at, 1, 1, 0, 0)")
 _orphan("mentions", "insert into mentions (owner, hash, place) values ('ada', 'feed', :at)")
 _orphan("runs", "insert into runs (conversation, run) values (:num, 'r_1')")
 _orphan(
@@ -539,7 +560,7 @@ def test_there_is_an_end_to_what_is_told(
     """A store that is wrong everywhere is told in a bounded report, which says that it is."""
     monkeypatch.setattr(check, "PROBLEMS_MAX", 5)
     with hands(world, engine_url) as inside:
-        inside.run("delete from rows")
+        inside.run(NO_ROW)
     report = verify(world.journal)
     assert len(report.problems) == 5
     assert not report.complete
@@ -580,13 +601,13 @@ def test_a_schema_is_the_sum_of_its_migrations(file: Path) -> None:
     """An index that is missing, one too many, and a column that nobody added."""
     found = after(
         file,
-        "drop index rows_waiting",
+        "drop index events_waiting",
         "create index mine on events (at)",
         "alter table instances add column mood text",
     )
     assert [each.what for each in found] == [
+        "In the schema, the index events_waiting is missing.",
         "In the schema, the index mine is not what the migrations make.",
-        "In the schema, the index rows_waiting is missing.",
         "In the schema, the table instances is not what the migrations make.",
     ]
 

@@ -123,7 +123,7 @@ class Derived:
                 self._killed[by] = [seq for seq, row in self._rows_after(after) if not row.dead]
                 for seq in self._killed[by]:
                     self.rows[seq].dead = by
-            case ReviveRows(by):
+            case ReviveRows(_, by):
                 for seq in self._killed.pop(by, ()):
                     self.rows[seq].dead = 0
             case TakeInputs(seqs):
@@ -200,12 +200,12 @@ class Derived:
         return [event for seq, event in self._edits if seq > since]
 
 
-def stand_in(kind: str, seq: int, first: int, waiting: int) -> Event | Unknown:
+def stand_in(kind: str, seq: int, first: int | None, waiting: int | None) -> Event | Unknown:
     """What to fold in the place of an erased event.
 
-    Whether it asked, and which request it answered, were in its body; `first` and `waiting` of its row still say it.
+    Whether it asked, and which request it answered, were in its body; `first` and `waiting` still say it.
     """
-    request = 0 if first == seq else first
+    request = 0 if first is None or first == seq else first
     match kind:
         case "message.user":
             return MessageUser([], ask=bool(waiting))

@@ -108,6 +108,7 @@ def alone(kind: str, event: Event | Unknown) -> bool:
     return kind in SOLO or (isinstance(event, ModelRequested) and bool(event.inputs))
 
 
+_ANSWERS = (MessageAssistant, MessagePartial)
 _EDITS = frozenset({"conversation.rewound", "conversation.cleared"})
 _STRUCTURE = SOLO | {
     "conversation.archived", "conversation.opened", "conversation.pinned", "run.finished", "run.sealed", "stretch.ended",
@@ -157,6 +158,7 @@ class KillRows(NamedTuple):
 
 
 class ReviveRows(NamedTuple):
+    after: int
     by: int
 
 
@@ -165,7 +167,9 @@ class TakeInputs(NamedTuple):
 
 
 class Recount(NamedTuple):
-    """Count messages and find the first waiting input again, after the rows were changed."""
+    """Count messages and find the first waiting input again, after the rows that follow this seq were changed."""
+
+    after: int
 
 
 class OpenStretch(NamedTuple):
@@ -248,7 +252,7 @@ class Lookup(Protocol):
         """How many standing rows there are after this seq."""
 
     def killed_by(self, seq: int) -> int:
-        """How many rows the event at this seq took out of the transcript."""
+        """Whether the event at this seq took rows out of the transcript that are still out of it."""
 
     def title_at(self) -> int:
         """The seq of the last title, or 0."""
@@ -257,7 +261,7 @@ class Lookup(Protocol):
         """The first standing input that waits for a run and is none of these, or 0."""
 
     def edits_since(self, since: int) -> list[Event | Unknown]:
-        """Rewinds, clears, restores and erasures after this seq."""
+        """Rewinds, clears, restores and erasures after this seq, in order."""
 
     def note(self, seq: int, kind: str, event: Event | Unknown, changes: Sequence[Change], /) -> None:
         """Take in what was just applied, where the store does not have it yet."""
@@ -298,7 +302,7 @@ def _message(
         if isinstance(event, MessageUser) and event.ask:
             waiting = 1
             state.unanswered = state.unanswered or seq
-    if isinstance(event, MessageAssistant | MessagePartial) and event.request:
+    if isinstance(event, _ANSWERS) and event.request:
         if not 0 < event.request < seq:
             raise InvalidInput(f"An answer at {seq} cannot belong to request {event.request}.")
         first = event.request
@@ -357,14 +361,14 @@ def _rewound(state: HeadState, here: _At, event: ConversationRewound, look: Look
     if not look.standing_after(event.to):
         raise InvalidInput(f"Nothing stands after seq {event.to}; there is nothing to undo.")
     state.revision = state.epoch = here.seq
-    return KillRows(event.to, here.seq), Recount()
+    return KillRows(event.to, here.seq), Recount(event.to)
 
 
 def _cleared(state: HeadState, here: _At, event: ConversationCleared, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
     _no_run(state, "clearing")
     state.revision = state.epoch = here.seq
     state.context_from = here.seq + 1
-    return KillRows(0, here.seq), Recount()
+    return KillRows(0, here.seq), Recount(0)
 
 
 def _restored(state: HeadState, here: _At, event: ConversationRestored, look: Lookup) -> Sequence[Change]:
@@ -376,7 +380,9 @@ def _restored(state: HeadState, here: _At, event: ConversationRestored, look: Lo
         raise InvalidInput("The conversation has gone on since that undo; it can no longer be taken back.")
     state.revision = state.epoch = here.seq
     state.context_from = state.stretch_covers + 1
-    return ReviveRows(event.of), Recount()
+    edit = next(iter(look.edits_since(event.of - 1)), None)
+    after = edit.to if isinstance(edit, ConversationRewound) else 0
+    return ReviveRows(after, event.of), Recount(after)
 
 
 def _ended(state: HeadState, here: _At, event: StretchEnded, look: Lookup) -> Sequence[Change]:  # noqa: ARG001

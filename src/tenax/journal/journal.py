@@ -156,7 +156,7 @@ class Journal:
         append_id: bytes | None,
     ) -> Append:
         """Check and encode an append, without storing it. Raises InvalidInput."""
-        return Append.of_events(self._user(), conversation, events, run=run, ids=self.ids, expect=expect, lease=lease,
+        return Append.of_events(self.user or self._user(), conversation, events, run=run, ids=self.ids, expect=expect, lease=lease,
                                 dedup=dedup, append_id=append_id)  # fmt: skip
 
     def load(self, conversation: str, opened: ConversationOpened, entries: Sequence[Entry]) -> list[Recorded]:
@@ -662,7 +662,7 @@ class Journal:
                 )
             tx.run("put_tombstone", {"num": num, "at": self.clock.now_us()})
             drop_mentions(tx, key[0], low, high)
-            for name in ("events", "partials", "rows"):
+            for name in ("events", "partials"):
                 tx.run(f"delete_{name}", {"low": low, "high": high})
             for name in ("runs", "stretches", "cursors", "head"):
                 tx.run(f"delete_{name}", {"num": num})

@@ -7,9 +7,9 @@ Every refusal is found here, by reading, so a refused append has written nothing
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections import defaultdict
 from collections.abc import Callable
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -47,7 +47,19 @@ if TYPE_CHECKING:
 
     from tenax.clock import Clock, Ids
 
-__all__ = ["Append", "Batch", "Key", "Loaded", "Stored", "chain", "check_id", "inner_hash", "plan"]
+__all__ = [
+    "NO_ROW",
+    "Append",
+    "Batch",
+    "Key",
+    "Loaded",
+    "Opener",
+    "Stored",
+    "chain",
+    "check_id",
+    "inner_hash",
+    "plan",
+]
 
 Key = tuple[str, str]
 """User and conversation."""
@@ -56,6 +68,8 @@ EVENTS_PER_APPEND_MAX = 100_000
 _OPENERS = frozenset({"conversation.opened", "context.compacted"})
 ID_CHARS_MAX = 200
 LISTED_EVERY_US = 1_000_000
+NO_ROW: tuple[int | None, ...] = (None, None, None, None)
+"""`first`, `role`, `waiting` and `dead` of what is no row of the transcript."""
 
 
 class _Item(NamedTuple):
@@ -73,8 +87,8 @@ class Append:
     """One append that waits for its outcome."""
 
     __slots__ = (
-        "append_id", "conversation", "dedup", "expect", "guarded", "imported", "items", "lease", "maybe_stored",
-        "names", "nbytes", "opens", "partial", "repeated", "solo", "user",
+        "append_id", "asks", "conversation", "dedup", "expect", "guarded", "imported", "items", "key", "lease",
+        "maybe_stored", "names", "nbytes", "opens", "partial", "repeated", "solo", "user",
     )  # fmt: skip
 
     def __init__(
@@ -82,16 +96,17 @@ class Append:
         user: str,
         conversation: str,
         items: list[_Item],
-        *,
-        expect: Expect | None,
-        lease: Lease | None,
-        dedup: Dedup | None,
-        append_id: bytes | None,
         ids: Ids,
-        imported: bool,
+        *,
+        expect: Expect | None = None,
+        lease: Lease | None = None,
+        dedup: Dedup | None = None,
+        append_id: bytes | None = None,
+        imported: bool = False,
     ) -> None:
         self.user = user
         self.conversation = conversation
+        self.key = (user, conversation)
         self.items = items
         self.expect = expect
         self.lease = lease
@@ -103,15 +118,17 @@ class Append:
         self.solo = imported or (expect is not None and expect.unedited is not None)
         self.names: list[str] = []
         """Stretches that it opens."""
-        for item in items:
-            self.nbytes += len(item.body)
-            self.partial = self.partial and item.code > 0
-            self.solo = self.solo or alone(item.kind, item.event)
-            if item.kind in _OPENERS and (name := _opens(item.event)) is not None:
+        for kind, code, _, _, body, event in items:
+            self.nbytes += len(body)
+            self.partial = self.partial and code > 0
+            self.solo = self.solo or alone(kind, event)
+            if kind in _OPENERS and (name := _opens(event)) is not None:
                 self.names.append(name)
-        self.opens = items[0].kind == "conversation.opened"
+        self.opens = items[0][0] == "conversation.opened"
         self.guarded = bool(self.names) or lease is not None or expect is not None
         """Something has to be true for it to be stored."""
+        self.asks = self.guarded or dedup is not None
+        """More than the head has to be known for it."""
         self.repeated = append_id is not None
         """Look the id up first: it may be stored already."""
         self.maybe_stored = False
@@ -135,8 +152,9 @@ class Append:
         if not events:
             raise InvalidInput("An append needs at least one event.")
         items = [_Item(each.kind, each.code, None, run, encode(each), each) for each in events]
-        return cls(user, conversation, items, expect=expect, lease=lease, dedup=dedup, append_id=append_id,
-                   ids=ids, imported=False)  # fmt: skip
+        return cls(
+            user, conversation, items, ids, expect=expect, lease=lease, dedup=dedup, append_id=append_id
+        )
 
     @classmethod
     def of_entries(
@@ -153,17 +171,7 @@ class Append:
             known = KINDS.get(entry.kind)
             items.append(_Item(check_id("kind", entry.kind), known.code if known else 0, _time(entry.at),
                                entry.run and check_id("run", entry.run), entry.body, _carried(entry)))  # fmt: skip
-        return cls(
-            user,
-            conversation,
-            items,
-            expect=None,
-            lease=None,
-            dedup=None,
-            append_id=None,
-            ids=ids,
-            imported=True,
-        )
+        return cls(user, conversation, items, ids, imported=True)
 
 
 def _carried(entry: Entry) -> Event | Unknown:
@@ -252,7 +260,7 @@ def plan(
         before = _repeat(append, loaded)
         if before is not None:
             return before
-    key = (append.user, append.conversation)
+    key = append.key
     state = _state(append, loaded, key)
     if append.guarded:
         _check(append, state, loaded, look)
@@ -302,10 +310,15 @@ def _number(
             moves = apply(state, seq, at, run, kind, event, look)
             if append.solo:
                 look.note(seq, kind, event, moves)
-            changes += moves
+            row = NO_ROW
+            for move in moves:
+                if type(move) is PutRow:
+                    row = (move[1], move[2], move[3], 0)
+                else:
+                    changes.append(move)
             salt = ids.salt()
             digest = chain(digest, name, seq, kind, at, run, inner_hash(salt, body))
-            facts.append((base | seq, kind, at, run, append_id, salt, body, digest))
+            facts.append((base | seq, kind, at, run, *row, append_id, salt, digest, body))
             recorded.append(Recorded(name, seq, kind, at, run, body, digest))
             append_id = None
     state.digest = digest
@@ -324,15 +337,11 @@ def _join(
     batch: Batch, key: Key, state: HeadState, facts: list[tuple[Any, ...]], changes: list[Change]
 ) -> None:
     """Add the facts of an append, and what they change."""
-    base = state.num << SEQ_BITS
     rows = batch.rows
     rows["put_event"] += facts
     batch.moved[key] = None
-    for change in changes:
-        if type(change) is PutRow:
-            rows["put_row"].append((base | change[0], change[1], change[2], change[3]))
-        else:
-            batch.changes.append((key, change))
+    if changes:
+        batch.changes += [(key, change) for change in changes]
     at = facts[-1][2]
     if abs(at - state.listed_at) >= LISTED_EVERY_US:
         state.listed_at = at
@@ -341,8 +350,8 @@ def _join(
         state.woken = True
         batch.woken["facts"].append(state.num)
     for fact in facts:
-        if b'"blob"' in fact[6]:
-            blobs = blobs_of(msgspec.json.decode(fact[6]))
+        if b'"blob"' in fact[-1]:
+            blobs = blobs_of(msgspec.json.decode(fact[-1]))
             rows["put_mention"] += [(key[0], each, fact[0]) for each in blobs]
 
 
@@ -361,7 +370,7 @@ def _remember(
 
 def inner_hash(salt: bytes, body: bytes) -> bytes:
     """What stays of a body when it is erased. Without the salt the text cannot be guessed back from it."""
-    return hashlib.sha256(salt + body).digest()
+    return sha256(salt + body).digest()
 
 
 def chain(
@@ -369,7 +378,7 @@ def chain(
 ) -> bytes:
     """The digest of a fact: over the one before it, its body's hash and its header."""
     header = f"{conversation}\n{seq}\n{kind}\n{at}\n{run or ''}".encode()
-    return hashlib.sha256(previous + inner + header).digest()
+    return sha256(previous + inner + header).digest()
 
 
 def _repeat(append: Append, loaded: Loaded) -> list[Recorded] | None:

@@ -83,6 +83,8 @@ class _Statement(NamedTuple):
     """Whether it gives rows. What does not is not waited for."""
     tables: frozenset[str]
     """What it touches, if it can be sent as one with others; empty if it stands alone."""
+    sized: bool
+    """Whether its limit is written out."""
 
 
 def _statements() -> tuple[dict[str, _Statement], dict[str, _Statement]]:
@@ -96,7 +98,7 @@ def _statements() -> tuple[dict[str, _Statement], dict[str, _Statement]]:
         answers = verb is not None and (verb[0] == "select" or "returning" in outer)
         joins = not answers and text.startswith(("insert", "update", "delete"))
         touched = frozenset(tables & set(re.findall(r"\w+", text))) if joins else frozenset[str]()
-        reading[name] = _Statement(text.encode(), names, answers, touched)
+        reading[name] = _Statement(text.encode(), names, answers, touched, "{limit}" in text)
     changing = {
         name.removesuffix("_changing"): each for name, each in reading.items() if name.endswith("_changing")
     }
@@ -145,7 +147,10 @@ class PostgresTx:
         if name in self._asked and (asked := self._asked[name].pop(values, None)) is not None:
             return asked.fetchall()
         self.flush()
-        return self._send(statement.text, values).fetchall()
+        text = statement.text
+        if statement.sized and not isinstance(params, tuple):
+            text = text.replace(b"{limit}", b"%d" % params["limit"])
+        return self._send(text, values).fetchall()
 
     def many(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
         together = f"{name}_many"

@@ -82,11 +82,13 @@ class _Fact(NamedTuple):
     kind: str
     at: int
     run: str | None
+    first: int | None
+    waiting: int | None
     append_id: bytes | None
     salt: bytes | None
-    body: bytes | None
     body_hash: bytes | None
     digest: bytes
+    body: bytes | None
 
 
 class _Findings(list[Finding]):
@@ -253,8 +255,7 @@ class Proof:
         """What a fact means; of an erased one, what its row still says."""
         if fact.body is None:
             self._erased.add(seq)
-            first, waiting = (self._query("prove_row", place=fact.place) or [(seq, 0)])[0]
-            return stand_in(fact.kind, seq, first, waiting)
+            return stand_in(fact.kind, seq, fact.first, fact.waiting)
         if b'"blob"' in fact.body:
             self._take_blobs(seq, fact.body)
         return self._decode(seq, fact.kind, fact.body)

@@ -18,6 +18,7 @@ from tenax.events import ConversationOpened, decode
 from tenax.journal.derived import Derived, stand_in
 from tenax.journal.index import INDEX_VERSION, HeadState
 from tenax.journal.place import ALL_SEQS, bounds
+from tenax.journal.plan import NO_ROW
 from tenax.parts import blobs_of
 
 if TYPE_CHECKING:
@@ -62,14 +63,14 @@ class _Folded:
         self.source = ""
         low, high = bounds(state.num)
         while page := tx.run("prove_facts", {"low": low, "high": high, "limit": _PAGE}):
-            for place, kind, at, run, _, _, body, _, digest in page:
-                self._take(tx, place, kind, at, run, body)
+            for place, kind, at, run, first, waiting, _, _, _, digest, body in page:
+                self._take(place, kind, at, run, body, first, waiting)
                 low, self.digest, self.at = place, digest, at
 
-    def _take(self, tx: Tx, place: int, kind: str, at: int, run: str | None, body: bytes | None) -> None:
+    def _take(self, place: int, kind: str, at: int, run: str | None, body: bytes | None,
+              first: int | None, waiting: int | None) -> None:  # fmt: skip
         seq = place & ALL_SEQS
         if body is None:
-            first, waiting = (tx.run("prove_row", {"place": place}) or [(seq, 0)])[0]
             event = stand_in(kind, seq, first, waiting)
         else:
             event = decode(kind, body)
@@ -87,11 +88,20 @@ class _Folded:
 
 
 def _put_rows(tx: Tx, derived: Derived) -> None:
+    """Only those that are wrong: writing a row is writing its event."""
     low, high = bounds(derived.state.num)
-    tx.run("delete_rows", {"low": low, "high": high})
-    rows = [(low + seq, row.first, row.role, row.waiting, row.dead) for seq, row in derived.rows.items()]
+    wanted = {low + seq: (row.first, row.role, row.waiting, row.dead) for seq, row in derived.rows.items()}
+    kept: dict[int, tuple[int | None, ...]] = {}
+    while page := tx.run("prove_rows", {"low": low, "high": high, "limit": _PAGE}):
+        kept.update((place, tuple(columns)) for place, *columns in page)
+        low = page[-1][0]
+    rows = [
+        (*wanted.get(place, NO_ROW), place)
+        for place in sorted(wanted.keys() | kept.keys())
+        if wanted.get(place) != kept.get(place)
+    ]
     if rows:
-        tx.many("put_whole_row", rows)
+        tx.many("set_row", rows)
 
 
 def _put_stretches(tx: Tx, derived: Derived) -> None:

@@ -20,7 +20,7 @@ import re
 import threading
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import apsw
 import msgspec
@@ -40,7 +40,7 @@ from tenax.journal.schema import SCHEMA_VERSION, migrations, statements
 from tenax.journal.store import NUMS_MAX, Store, Trouble, too_new
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from tenax.clock import Clock, Ids
@@ -81,6 +81,8 @@ class SqliteStore(Store):
         self._boot = clock.boot_id()
         self._write_lock = threading.Lock()
         self._writer: apsw.Connection | None = None
+        self.execute: Callable[..., apsw.Cursor]
+        """A statement on the connection that writes, in its turn."""
         self._idle: queue.LifoQueue[apsw.Connection] = queue.LifoQueue()
         self._generation = 0
         self._generations: dict[int, int] = {}
@@ -224,13 +226,10 @@ class SqliteStore(Store):
             return None
         return found.st_dev, found.st_ino
 
-    def _check_file(self) -> None:
+    def _miss_file(self) -> NoReturn:
         """A file that was deleted can still be written to, and everything would be lost at the end."""
-        if self._identity() != self._file_id:
-            gone = StoreUnavailable(
-                f"{self.path} was moved, replaced or deleted.", hint="put it back; restart"
-            )
-            raise Trouble(gone, lasting=True)
+        gone = StoreUnavailable(f"{self.path} was moved, replaced or deleted.", hint="put it back; restart")
+        raise Trouble(gone, lasting=True)
 
     # -- transactions ----------------------------------------------------------------------------------------
 
@@ -244,9 +243,10 @@ class SqliteStore(Store):
         try:
             self._queue()
             try:
-                self._check_file()
+                if self._identity() != self._file_id:
+                    self._miss_file()
                 connection = self._writing(durable=durable)
-                connection.execute("begin immediate")
+                self.execute("begin immediate")
                 self._to_keep = {}
                 if self._unflushed:
                     self._flush_again(connection)
@@ -269,6 +269,7 @@ class SqliteStore(Store):
         if self._writer is None:
             self._writer = self._connect()
             self._writer.set_wal_hook(self._after_commit)
+            self.execute = self._writer.cursor().execute
             self._synchronous = 2
         wanted = 2 if durable else 1
         if wanted != self._synchronous:
@@ -402,10 +403,8 @@ class SqliteStore(Store):
     # -- what a group has to know ----------------------------------------------------------------------------
 
     def heads(self, tx: Tx, keys: Collection[Key]) -> dict[Key, HeadState]:
-        kept = (
-            self._heads if self._writer is not None and self._writer.data_version() == self._heads_at else {}
-        )
-        found = {key: kept[key] for key in keys if key in kept}
+        sure = self._writer is not None and self._writer.data_version() == self._heads_at
+        found = {key: self._heads[key] for key in keys if key in self._heads} if sure else {}
         if len(found) == len(keys):
             return found
         missing = [key for key in keys if key not in found]
@@ -438,7 +437,9 @@ class SqliteStore(Store):
         return found
 
     def keep(self, states: dict[Key, HeadState], recounted: Sequence[Key]) -> None:
-        self._to_keep = {key: state for key, state in states.items() if key not in recounted}
+        if recounted:
+            states = {key: state for key, state in states.items() if key not in recounted}
+        self._to_keep = states
 
     def committed(self) -> None:
         """Keep the heads for as long as nothing else is written: SQLite counts every commit, also others'.
@@ -447,10 +448,11 @@ class SqliteStore(Store):
         """
         if self._writer is None or not self._to_keep:
             return
-        if len(self._heads) > NUMS_MAX or self._writer.data_version() != self._heads_at + 1:
+        now = self._writer.data_version()
+        if len(self._heads) > NUMS_MAX or now != self._heads_at + 1:
             self._heads.clear()
         self._heads.update(self._to_keep)
-        self._heads_at = self._writer.data_version()
+        self._heads_at = now
 
     def wake_readers(self, tx: Tx, nums: list[int], follows: str) -> None:
         tx.run("wake_readers", (msgspec.json.encode(nums).decode(), follows))
@@ -631,20 +633,22 @@ class SqliteTransaction:
 
     def __enter__(self) -> SqliteTx:
         self._connection = self._store.begin(durable=self._durable)
-        return SqliteTx(self._connection)
+        return SqliteTx(self._connection, self._store.execute)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         connection = self._connection
         try:
-            try:
-                if kind is None:
-                    connection.execute("commit")
+            if kind is None:
+                try:
+                    self._store.execute("commit")
                     self._store.committed()
-            finally:
-                if connection.in_transaction:
-                    connection.execute("rollback")
+                except BaseException:
+                    _roll_back(connection)
+                    raise
+            else:
+                _roll_back(connection)
         except apsw.Error as failure:
             raise self._store.judge(failure, committing=kind is None) from failure
         finally:
@@ -653,14 +657,21 @@ class SqliteTransaction:
             raise self._store.judge(error, committing=False) from error
 
 
+def _roll_back(connection: apsw.Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("rollback")
+
+
 class SqliteTx:
     """Statements by name on one connection."""
 
     __slots__ = ("_connection", "_execute")
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(
+        self, connection: apsw.Connection, execute: Callable[..., apsw.Cursor] | None = None
+    ) -> None:
         self._connection = connection
-        self._execute = connection.execute
+        self._execute = execute or connection.execute
 
     def run(self, name: str, params: Mapping[str, Any] | tuple[Any, ...] = ()) -> list[Row]:
         return self._execute(_SQL[name], params).fetchall()
@@ -670,7 +681,7 @@ class SqliteTx:
         if len(rows) == 1:
             self._execute(text, rows[0])
             return
-        if not text.startswith("insert"):
+        if not text.startswith(("insert", "replace")):
             self._connection.executemany(text, rows)
             return
         start = 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import functools
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
@@ -43,7 +44,7 @@ from tenax.journal.index import (
     TakeInputs,
 )
 from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
-from tenax.journal.plan import Append, Batch, Key, Loaded, Stored, inner_hash, plan
+from tenax.journal.plan import Append, Batch, Key, Loaded, Opener, Stored, inner_hash, plan
 from tenax.journal.rebuild import rebuild
 from tenax.journal.schema import SCHEMA_VERSION
 
@@ -100,7 +101,7 @@ class Store(abc.ABC):
         self.incarnation = ""
         self._nums: dict[Key, int] = {}
         self._stretches: dict[int, str] = {}
-        self.reach: Callable[[str], None] = lambda _point: None
+        self.reach: Callable[[str], None] | None = None
         """Named failure points of a commit, for tests: begin, load, write, commit, committed."""
 
     # -- what an engine gives --------------------------------------------------------------------------------
@@ -250,8 +251,12 @@ class Store(abc.ABC):
 
     def _commit(self, group: list[Waiter]) -> None:
         """Settle every waiter of the group. Called by one thread at a time."""
-        trouble = self._tried(group)
-        if trouble is None:
+        trouble: Trouble | None
+        try:
+            self._attempt(group)
+        except Trouble as error:
+            trouble = error
+        else:
             return
         if len(group) > 1:
             self._note(group, trouble)
@@ -312,15 +317,22 @@ class Store(abc.ABC):
         """One transaction for all of them. Outcomes are told only once the commit has returned."""
         appends = [waiter.append for waiter in group]
         batch = Batch()
-        self.reach("begin")
+        reach = self.reach
+        if reach:
+            reach("begin")
         with self.transaction(durable=not all(append.partial for append in appends)) as tx:
-            self.reach("load")
+            if reach:
+                reach("load")
             loaded = self._load(tx, appends)
-            outcomes = [self._plan(tx, append, loaded, batch) for append in appends]
-            self.reach("write")
+            opener = functools.partial(_open_conversation, tx)
+            outcomes = [self._plan(tx, append, loaded, batch, opener) for append in appends]
+            if reach:
+                reach("write")
             self.keep(batch.states, self._store(tx, batch))
-            self.reach("commit")
-        self.reach("committed")
+            if reach:
+                reach("commit")
+        if reach:
+            reach("committed")
         for waiter, outcome in zip(group, outcomes, strict=True):
             waiter.settle(outcome)
         if batch.states:
@@ -328,13 +340,15 @@ class Store(abc.ABC):
             self.hub.notify(nums)
             self.announce(nums)
 
-    def _plan(self, tx: Tx, append: Append, loaded: Loaded, batch: Batch) -> list[Recorded] | TenaxError:
-        state = loaded.heads.get((append.user, append.conversation))
+    def _plan(
+        self, tx: Tx, append: Append, loaded: Loaded, batch: Batch, opener: Opener
+    ) -> list[Recorded] | TenaxError:
+        state = loaded.heads.get(append.key)
         try:
             if state is not None and state.version != INDEX_VERSION:
-                state = loaded.heads[append.user, append.conversation] = rebuild(tx, state)
-            opener = functools.partial(_open_conversation, tx)
-            return plan(append, loaded, batch, _look(tx, append, state), opener, self.clock, self.ids)
+                state = loaded.heads[append.key] = rebuild(tx, state)
+            look = _look(tx, append, state) if append.solo else _NOTHING
+            return plan(append, loaded, batch, look, opener, self.clock, self.ids)
         except TenaxError as error:
             return error
 
@@ -342,12 +356,12 @@ class Store(abc.ABC):
 
     def _load(self, tx: Tx, appends: list[Append]) -> Loaded:
         loaded = Loaded()
-        keys = {(append.user, append.conversation): None for append in appends}
+        keys = {append.key: None for append in appends}
         loaded.heads = self.heads(tx, keys)
         for key in keys:
             if key not in loaded.heads and tx.run("tombstone", {"owner": key[0], "id": key[1]}):
                 loaded.gone.add(key)
-        for append in appends:
+        for append in [each for each in appends if each.asks or each.repeated]:
             user = append.user
             if append.lease is not None and (user, append.lease.name) not in loaded.fences:
                 for row in tx.run("fence", {"owner": user, "name": append.lease.name}):
@@ -363,7 +377,7 @@ class Store(abc.ABC):
 
     def _load_appended(self, tx: Tx, append: Append, loaded: Loaded) -> None:
         """Look for an append by its id. An id holds the time it was made, so there is no need to look far back."""
-        state = loaded.heads.get((append.user, append.conversation))
+        state = loaded.heads.get(append.key)
         if state is None:
             return
         low, high = bounds(state.num)
@@ -420,13 +434,18 @@ class Store(abc.ABC):
 
     @staticmethod
     def _apply(tx: Tx, batch: Batch) -> list[Key]:
-        """Apply the rarer changes of index rows in order, and say where messages have to be counted again."""
+        """Apply the rarer changes of index rows in order, and say where all messages have to be counted again."""
+        for key, change in batch.changes:
+            if not isinstance(change, Recount):
+                _apply_one(tx, batch.states[key], change)
         recount: list[Key] = []
         for key, change in batch.changes:
             if isinstance(change, Recount):
-                recount.append(key)
-            else:
-                _apply_one(tx, batch.states[key], change)
+                state = batch.states[key]
+                if state.stretch_name is None or change.after < state.stretch_from:
+                    recount.append(key)
+                else:  # what the open stretch lost or got back is counted already
+                    state.unanswered = _Look(tx, state.num).first_waiting(())
         return recount
 
 
@@ -436,10 +455,10 @@ def _open_conversation(tx: Tx, key: Key, at: int, opened: ConversationOpened) ->
     return int(tx.run("open_conversation", where)[0][0])
 
 
-def _head_row(state: HeadState) -> tuple[Any, ...]:
-    return (state.num, state.head, state.facts, state.turns, state.due, state.revision, state.epoch, state.digest,
-            state.run, state.stretch, state.context_from, state.unanswered, state.messages, state.stretch_messages,
-            state.stretch_from, state.stretch_covers, state.listed_at, state.version)  # fmt: skip
+_head_row: Callable[[HeadState], tuple[Any, ...]] = attrgetter(
+    "num", "head", "facts", "turns", "due", "revision", "epoch", "digest", "run", "stretch", "context_from",
+    "unanswered", "messages", "stretch_messages", "stretch_from", "stretch_covers", "listed_at", "version",
+)  # fmt: skip
 
 
 def too_new(schema: int) -> SchemaTooNew:
@@ -457,14 +476,23 @@ def _recount(tx: Tx, state: HeadState) -> None:
     tx.run("recount_stretches", {"num": state.num, "low": low, "roles": MESSAGE_ROLES})
 
 
+def _count(tx: Tx, state: HeadState, sign: int, where: dict[str, int]) -> None:
+    """Take what an undo has just taken out of the transcript, or has brought back, into account."""
+    found = sign * int(tx.run("count_rows", {**where, "roles": MESSAGE_ROLES})[0][0])
+    state.messages += found
+    state.stretch_messages += found
+
+
 def _apply_one(tx: Tx, state: HeadState, change: Change) -> None:  # noqa: C901, PLR0912  (one case a change)
     num = state.num
-    low, high = bounds(num)
+    low, _ = bounds(num)
     match change:
         case KillRows(after, by):
             tx.run("kill_rows", {"after": low + after, "high": low + by, "by": by})
-        case ReviveRows(by):
-            tx.run("revive_rows", {"low": low, "high": high, "by": by})
+            _count(tx, state, -1, {"after": low + after, "high": low + by, "dead": by})
+        case ReviveRows(after, by):
+            tx.run("revive_rows", {"after": low + after, "high": low + by, "by": by})
+            _count(tx, state, 1, {"after": low + after, "high": low + by, "dead": 0})
         case TakeInputs(seqs):
             if seqs:
                 tx.many("take_input", [(low + seq,) for seq in seqs])
@@ -502,11 +530,11 @@ def _apply_one(tx: Tx, state: HeadState, change: Change) -> None:  # noqa: C901,
 
 def _erase_body(tx: Tx, user: str, place: int) -> None:
     """Take a body away, and with it the partials it replaced and the blobs that nothing else names."""
-    for _, body, salt in tx.run("body", {"place": place}):
+    for _, body, salt, first in tx.run("body", {"place": place}):
         if body is None:
             return
         tx.run("erase_body", {"place": place, "body_hash": inner_hash(salt, body)})
-        for (first,) in tx.run("row_first", {"place": place}):
+        if first is not None:
             between = tx.run("partials_of", {"low": place >> SEQ_BITS << SEQ_BITS | first, "high": place})
             own = [(each,) for each, _, piece in between if msgspec.json.decode(piece)[0] == first]
             if own:
@@ -539,9 +567,7 @@ def recorded(conversation: str, row: Row) -> Recorded:
 
 
 def _look(tx: Tx, append: Append, state: HeadState | None) -> Lookup:
-    """What `apply` may ask while it plans this append. One that shares its transaction asks nothing."""
-    if not append.solo:
-        return _NOTHING
+    """What `apply` may ask while it plans this append."""
     if append.imported:
         return Derived(append.user, append.conversation)
     return _Look(tx, state.num if state is not None else 0)
@@ -563,7 +589,7 @@ class _Look:
         return int(self._tx.run("standing_between", {"low": self._low + seq, "high": self._high})[0][0])
 
     def killed_by(self, seq: int) -> int:
-        return int(self._tx.run("killed_by", {"low": self._low, "high": self._high, "by": seq})[0][0])
+        return int(self._tx.run("killed_by", {"low": self._low, "high": self._low + seq, "by": seq})[0][0])
 
     def title_at(self) -> int:
         return int(self._tx.run("last_title", {"low": self._low, "high": self._high})[0][0]) & ALL_SEQS
@@ -583,3 +609,4 @@ class _Look:
 
 
 _NOTHING: Lookup = Derived("", "")
+"""An append that shares its transaction asks nothing."""

@@ -55,19 +55,15 @@ select fence, token from leases where owner = :owner and name = :name for share
 -- append: what it writes -----------------------------------------------------------------------------------
 
 -- name: put_event_many
-insert into events (place, kind, at, run, append_id, salt, body, digest)
+insert into events (place, kind, at, run, first, role, waiting, dead, append_id, salt, digest, body)
 select * from unnest(cast(:place as bigint[]), cast(:kind as text[]), cast(:at as bigint[]), cast(:run as text[]),
-    cast(:append_id as bytea[]), cast(:salt as bytea[]), cast(:body as bytea[]), cast(:digest as bytea[]))
+    cast(:first as bigint[]), cast(:role as bigint[]), cast(:waiting as bigint[]), cast(:dead as bigint[]),
+    cast(:append_id as bytea[]), cast(:salt as bytea[]), cast(:digest as bytea[]), cast(:body as bytea[]))
 
 -- name: put_partial_many
 insert into partials (place, code, at, append_id, body)
 select * from unnest(cast(:place as bigint[]), cast(:code as bigint[]), cast(:at as bigint[]),
     cast(:append_id as bytea[]), cast(:body as bytea[]))
-
--- name: put_row_many
-insert into rows (place, first, role, waiting, dead)
-select *, 0 from unnest(cast(:place as bigint[]), cast(:first as bigint[]), cast(:role as bigint[]),
-    cast(:waiting as bigint[]))
 
 -- name: put_head_many
 insert into heads (conversation, head, facts, turns, due, revision, epoch, digest, run, stretch, context_from,
@@ -90,7 +86,7 @@ update heads set head = k.head from unnest(cast(:head as bigint[]), cast(:conver
 where conversation = k.num
 
 -- name: take_input_many
-update rows set waiting = 0 where place = any(cast(:place as bigint[]))
+update events set waiting = 0 where place = any(cast(:place as bigint[])) and waiting = 1
 
 -- name: drop_partial_many
 delete from partials where place = any(cast(:place as bigint[]))
@@ -109,6 +105,17 @@ select * from (
     (select place, '', at, null, body, null, code from partials
      where place > :low and place <= :high order by place limit :limit)) e
 order by place limit :limit
+
+-- So that the server plans once and not for every page, which takes longer than the page: its size is written out (for any
+-- size it would plan for a tenth of all conversations), and where it begins is kept from the planner, who guesses wrong.
+-- name: list
+select c.id, h.stretch, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num
+from (select * from conversations
+      where owner = :owner and archived = :archived
+            and (pinned, updated_at, num) < ((select :pinned), (select :updated_at), (select :num))
+      order by pinned desc, updated_at desc, num desc limit {limit}) c
+     join heads h on h.conversation = c.num
+order by c.pinned desc, c.updated_at desc, c.num desc
 
 -- leases and instances -------------------------------------------------------------------------------------
 
@@ -163,10 +170,11 @@ vacuum events, partials, blob_chunks, conversations, cursors, search_docs
 
 -- rebuilding and proving -----------------------------------------------------------------------------------
 
--- name: put_whole_row_many
-insert into rows (place, first, role, waiting, dead)
-select * from unnest(cast(:place as bigint[]), cast(:first as bigint[]), cast(:role as bigint[]),
-    cast(:waiting as bigint[]), cast(:dead as bigint[]))
+-- name: set_row_many
+update events set first = k.first, role = k.role, waiting = k.waiting, dead = k.dead
+from unnest(cast(:first as bigint[]), cast(:role as bigint[]), cast(:waiting as bigint[]), cast(:dead as bigint[]),
+    cast(:place as bigint[])) k(first, role, waiting, dead, place)
+where events.place = k.place
 
 -- name: engine_version
 select current_setting('server_version')

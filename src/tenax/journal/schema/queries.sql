@@ -46,8 +46,8 @@ values (:owner, :id, :source, (select num from conversations c where c.owner = :
 returning num
 
 -- name: put_event
-insert into events (place, kind, at, run, append_id, salt, body, digest)
-values (:place, :kind, :at, :run, :append_id, :salt, :body, :digest)
+insert into events (place, kind, at, run, first, role, waiting, dead, append_id, salt, digest, body)
+values (:place, :kind, :at, :run, :first, :role, :waiting, :dead, :append_id, :salt, :digest, :body)
 
 -- name: put_partial
 insert into partials (place, code, at, append_id, body) values (:place, :code, :at, :append_id, :body)
@@ -69,16 +69,16 @@ update heads set head = :head where conversation = :conversation
 
 -- name: recount
 update heads set
-    messages = (select count(*) from rows where place between :low and :high and dead = 0 and role <= :roles),
-    stretch_messages = (select count(*) from rows
+    messages = (select count(*) from events where place between :low and :high and dead = 0 and role <= :roles),
+    stretch_messages = (select count(*) from events
                         where place between :low + :stretch_from and :high and dead = 0 and role <= :roles),
-    unanswered = coalesce((select min(place) from rows
+    unanswered = coalesce((select min(place) from events
                            where place between :low and :high and waiting = 1 and dead = 0) - :low, 0)
 where conversation = :num
 
 -- name: recount_stretches
 update stretches set messages = (
-    select count(*) from rows
+    select count(*) from events
     where place between :low + stretches.opened_seq and :low + stretches.ended_seq and dead = 0 and role <= :roles)
 where conversation = :num and ended_seq is not null
 
@@ -94,17 +94,17 @@ update conversations set pinned = :value where num = :num
 -- name: set_archived
 update conversations set archived = :value where num = :num
 
--- name: put_row
-insert into rows (place, first, role, waiting, dead) values (:place, :first, :role, :waiting, 0)
-
 -- name: kill_rows
-update rows set dead = :by where place > :after and place <= :high and dead = 0
+update events set dead = :by where place > :after and place <= :high and dead = 0
 
 -- name: revive_rows
-update rows set dead = 0 where place between :low and :high and dead = :by
+update events set dead = 0 where place > :after and place <= :high and dead = :by
+
+-- name: count_rows
+select count(*) from events where place > :after and place <= :high and dead = :dead and role <= :roles
 
 -- name: take_input
-update rows set waiting = 0 where place = :place
+update events set waiting = 0 where place = :place and waiting = 1
 
 -- name: open_stretch
 insert into stretches (owner, name, conversation, parent, opened_at, opened_seq, covers_to, messages)
@@ -152,13 +152,14 @@ from readers
 select kind from events where place = :place and body is not null
 
 -- name: standing_between
-select count(*) from rows where place > :low and place <= :high and dead = 0
+select count(*) from events where place > :low and place <= :high and dead = 0
 
 -- name: killed_by
-select count(*) from rows where place between :low and :high and dead = :by
+select count(*) from (
+    select 1 from events where place > :low and place <= :high and dead = :by order by place desc limit 1) as k
 
 -- name: waiting
-select place from rows where place > :low and place <= :high and waiting = 1 and dead = 0 order by place limit :limit
+select place from events where place > :low and place <= :high and waiting = 1 and dead = 0 order by place limit :limit
 
 -- name: last_title
 select coalesce(max(place), 0) from events
@@ -166,7 +167,7 @@ where place between :low and :high and kind = 'conversation.titled' and body is 
 
 -- name: edits_since
 select kind, body from events where place > :low and place <= :high
-and kind in ('conversation.rewound', 'conversation.cleared', 'conversation.restored', 'content.erased')
+and kind in ('conversation.rewound', 'conversation.cleared', 'conversation.restored', 'content.erased') order by place
 
 -- reading --------------------------------------------------------------------------------------------------
 
@@ -188,16 +189,16 @@ select h.head, h.facts, h.turns, h.due, h.revision, h.epoch, h.digest, h.run, s.
 from heads h left join stretches s on s.num = h.stretch where h.conversation = :num
 
 -- name: last_rows
-select place, first, role from rows where place > :low and place < :high and dead = 0
+select place, first, role from events where place > :low and place < :high and dead = 0
 order by place desc limit :limit
 
 -- name: standing_facts
-select r.role, r.first, e.place, e.kind, e.at, e.run, e.body, e.digest, 0 from rows r join events e on e.place = r.place
-where r.place > :low and r.place <= :high and r.dead = 0 order by r.place
+select role, first, place, kind, at, run, body, digest, 0 from events
+where place > :low and place <= :high and dead = 0 order by place
 
 -- name: messages
-select e.place, e.kind, e.at, e.run, e.body, e.digest, 0 from rows r join events e on e.place = r.place
-where r.place > :low and r.place <= :high and r.dead = 0 and r.role <= :roles order by r.place
+select place, kind, at, run, body, digest, 0 from events
+where place > :low and place <= :high and dead = 0 and role <= :roles order by place
 
 -- name: fact
 select place, kind, at, run, body, digest, 0 from events where place = :place
@@ -257,7 +258,7 @@ where c.updated_at >= :since and h.run is null and r.outcome = 'interrupted'
 order by c.num limit :limit
 
 -- name: asking
-select c.owner, c.id, null from (select distinct place >> 32 as num from rows where waiting = 1 and dead = 0) w
+select c.owner, c.id, null from (select distinct place >> 32 as num from events where waiting = 1 and dead = 0) w
      join conversations c on c.num = w.num
 where cast(:owner as text) is null or c.owner = :owner order by c.num limit :limit
 
@@ -360,7 +361,7 @@ delete from blob_chunks where owner = :owner and hash = :hash
 -- erasing, deleting, pruning -------------------------------------------------------------------------------
 
 -- name: body
-select kind, body, salt from events where place = :place
+select kind, body, salt, first from events where place = :place
 
 -- name: derived
 select place, kind, body from events where place between :low and :high and body is not null
@@ -368,9 +369,6 @@ and kind in ('context.summarised', 'conversation.titled')
 
 -- name: forks
 select c.id, e.body from conversations c join events e on e.place = c.num * 4294967296 + 1 where c.origin = :num
-
--- name: row_first
-select first from rows where place = :place
 
 -- name: mentions_at
 select hash from mentions where place between :low and :high
@@ -385,9 +383,6 @@ delete from events where place between :low and :high
 
 -- name: delete_partials
 delete from partials where place between :low and :high
-
--- name: delete_rows
-delete from rows where place between :low and :high
 
 -- name: delete_mentions
 delete from mentions where place between :low and :high
@@ -414,15 +409,15 @@ update conversations set origin = null where origin = :num
 select place, code, body from partials where place between :low and :high order by place
 
 -- name: replaced
-select max(place) from rows where place > :low and place <= :high and first = :first and role in (2, 5)
+select max(place) from events where place > :low and place <= :high and first = :first and role in (2, 5)
 
 -- name: drop_partial
 delete from partials where place = :place
 
 -- rebuilding an index --------------------------------------------------------------------------------------
 
--- name: put_whole_row
-insert into rows (place, first, role, waiting, dead) values (:place, :first, :role, :waiting, :dead)
+-- name: set_row
+update events set first = :first, role = :role, waiting = :waiting, dead = :dead where place = :place
 
 -- name: put_stretch
 insert into stretches (owner, name, conversation, parent, opened_at, opened_seq, covers_to, ended_at, ended_seq,
@@ -479,17 +474,15 @@ select max(place) from events where place > :low and place <= :high
 select max(place) from partials where place > :low and place <= :high
 
 -- name: prove_facts
-select place, kind, at, run, append_id, salt, body, body_hash, digest from events
+select place, kind, at, run, first, waiting, append_id, salt, body_hash, digest, body from events
 where place > :low and place <= :high order by place limit :limit
 
 -- name: prove_partials
 select place, code, append_id, body from partials where place > :low and place <= :high order by place limit :limit
 
--- name: prove_row
-select first, waiting from rows where place = :place
-
 -- name: prove_rows
-select place, first, role, waiting, dead from rows where place > :low and place <= :high order by place limit :limit
+select place, first, role, waiting, dead from events where place > :low and place <= :high
+and (first is not null or role is not null or waiting is not null or dead is not null) order by place limit :limit
 
 -- name: prove_stretches
 select num, name, owner, parent, opened_at, opened_seq, covers_to, ended_at, ended_seq, reason, messages
@@ -519,24 +512,21 @@ select * from (select 'events' as what, place >> 32 as num from events
 union all select * from (select 'partials', place >> 32 from partials
     where place >= :low and place < :high
     and not exists (select 1 from conversations c where c.num = partials.place >> 32) order by place limit 1) as b
-union all select * from (select 'rows', place >> 32 from rows
-    where place >= :low and place < :high
-    and not exists (select 1 from conversations c where c.num = rows.place >> 32) order by place limit 1) as c
 union all select * from (select 'mentions', place >> 32 from mentions
     where place >= :low and place < :high
-    and not exists (select 1 from conversations c where c.num = mentions.place >> 32) order by place limit 1) as d
+    and not exists (select 1 from conversations c where c.num = mentions.place >> 32) order by place limit 1) as c
 union all select * from (select 'heads', conversation from heads
     where conversation > :after and conversation < :before
-    and not exists (select 1 from conversations c where c.num = heads.conversation) limit 1) as e
+    and not exists (select 1 from conversations c where c.num = heads.conversation) limit 1) as d
 union all select * from (select 'stretches', conversation from stretches
     where conversation > :after and conversation < :before
-    and not exists (select 1 from conversations c where c.num = stretches.conversation) limit 1) as f
+    and not exists (select 1 from conversations c where c.num = stretches.conversation) limit 1) as e
 union all select * from (select 'runs', conversation from runs
     where conversation > :after and conversation < :before
-    and not exists (select 1 from conversations c where c.num = runs.conversation) limit 1) as g
+    and not exists (select 1 from conversations c where c.num = runs.conversation) limit 1) as f
 union all select * from (select 'cursors', conversation from cursors
     where conversation > :after and conversation < :before
-    and not exists (select 1 from conversations c where c.num = cursors.conversation) limit 1) as h
+    and not exists (select 1 from conversations c where c.num = cursors.conversation) limit 1) as g
 
 -- name: prove_tombstones
 select t.owner, t.id, t.num, t.digest, c.num from tombstones t
@@ -553,7 +543,7 @@ from received r left join conversations c on c.num = r.place >> 32
 where (r.owner, r.source, r.id) > (:owner, :source, :id) order by r.owner, r.source, r.id limit :limit
 
 -- name: prove_replaced
-select 1 from rows where place > :place and place <= :high and first < :seq and role in (2, 5) limit 1
+select 1 from events where place > :place and place <= :high and first < :seq and role in (2, 5) limit 1
 
 -- name: prove_leases
 select owner, name, holder, fence, seconds, token from leases

@@ -1,9 +1,9 @@
 -- Search in a table of its own. `likes` and `keys` are what a text must hold; an empty list asks nothing.
 
 -- name: found
-select e.place, c.id, e.kind, e.at, e.body, coalesce(r.dead, 0)
+select e.place, c.id, e.kind, e.at, e.body, coalesce(e.dead, 0)
 from unnest(cast(:places as bigint[])) k(place) join events e on e.place = k.place
-     join conversations c on c.num = e.place >> 32 left join rows r on r.place = e.place
+     join conversations c on c.num = e.place >> 32
 where c.owner = :owner and e.body is not null
 
 -- Erased while it was on its way here: then there is no body, and no row.

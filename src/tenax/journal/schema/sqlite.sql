@@ -10,6 +10,10 @@ select (select schema from store), conversation, head, facts, turns, due, revisi
        context_from, unanswered, messages, stretch_messages, stretch_from, stretch_covers, listed_at, version
 from heads where conversation = :num
 
+-- name: put_head
+replace into heads values (:conversation, :head, :facts, :turns, :due, :revision, :epoch, :digest, :run, :stretch,
+    :context_from, :unanswered, :messages, :stretch_messages, :stretch_from, :stretch_covers, :listed_at, :version)
+
 -- name: wake_readers
 update cursors set behind = 1
 where conversation in (select value from json_each(:nums)) and follows = :follows and behind = 0

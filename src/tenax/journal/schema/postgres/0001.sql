@@ -58,17 +58,24 @@ create table heads (
     version bigint not null
 ) with (fillfactor = 50);
 
+-- A message, and whatever else is a row of the transcript, has a role, and with it `first`, `waiting` and `dead`. The body
+-- stands last: what is asked of the other columns is answered without reading it.
 create table events (
     place bigint primary key,
     kind text not null,
     at bigint not null,
     run text collate "C",
+    first bigint,
+    role bigint,
+    waiting bigint,
+    dead bigint,
     append_id bytea,
     salt bytea,
-    body bytea,
     body_hash bytea,
-    digest bytea not null
+    digest bytea not null,
+    body bytea
 );
+create index events_waiting on events (place) where waiting = 1;
 
 create table partials (
     place bigint primary key,
@@ -77,15 +84,6 @@ create table partials (
     append_id bytea,
     body bytea not null
 );
-
-create table rows (
-    place bigint primary key,
-    first bigint not null,
-    role bigint not null,
-    waiting bigint not null,
-    dead bigint not null
-);
-create index rows_waiting on rows (place) where waiting = 1;
 
 create table stretches (
     num bigint generated always as identity primary key,

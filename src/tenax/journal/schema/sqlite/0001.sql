@@ -48,17 +48,24 @@ create table heads (
     version integer not null
 ) strict;
 
+-- A message, and whatever else is a row of the transcript, has a role, and with it `first`, `waiting` and `dead`. The body
+-- stands last: what is asked of the other columns is answered without reading it.
 create table events (
     place integer primary key,
     kind text not null,
     at integer not null,
     run text,
+    first integer,
+    role integer,
+    waiting integer,
+    dead integer,
     append_id blob,
     salt blob,
-    body blob,
     body_hash blob,
-    digest blob not null
+    digest blob not null,
+    body blob
 ) strict;
+create index events_waiting on events (place) where waiting = 1;
 
 create table partials (
     place integer primary key,
@@ -67,15 +74,6 @@ create table partials (
     append_id blob,
     body blob not null
 ) strict;
-
-create table rows (
-    place integer primary key,
-    first integer not null,
-    role integer not null,
-    waiting integer not null,
-    dead integer not null
-) strict;
-create index rows_waiting on rows (place) where waiting = 1;
 
 create table stretches (
     num integer primary key autoincrement,
