@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -162,10 +163,18 @@ async def _setup(call: Request) -> Setup:
         model=_answers(config.models[config.model]) if config.model else None,
         offers=[Offered(each.id, each.title, each.detail, each.kind) for each in offers],
         practice=installed(),
-        file=str(config.file) if owner else "",
+        file=_at_home(config.file) if owner else "",
         terminal=house.terminal,
         labels=sorted(config.models) if owner else [],
     )
+
+
+def _at_home(file: Path) -> str:
+    """A path as people write it."""
+    try:
+        return f"~/{file.relative_to(Path.home())}"
+    except (ValueError, RuntimeError):
+        return str(file)
 
 
 def _answers(model: ModelSettings) -> Answers:

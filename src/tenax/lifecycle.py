@@ -1,0 +1,281 @@
+"""SessionLifecycle: which finished turns no memory was extracted from yet, and who owes that.
+
+Every finished turn is a generation of its session. Turns of one agent in a row are a segment, and the segment is owed by
+that agent, its owner, whoever is registered later. A commit takes the oldest segment as far as it goes at that moment, with
+its own owner, and clears just that: a turn that finishes meanwhile stays owed, and a commit that fails clears nothing.
+A turn that finishes is only noted; commits are made at boundaries (a new conversation, eviction, shutdown).
+
+An agent is anything with `commit_memory_session()`; if that raises, it has failed. No agent, and no store handle of one,
+is called while the lock is held. The ledger is in memory, and gone with the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from concurrent.futures import wait as wait_for
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from tenax.memory.lane import Lane, said
+
+if TYPE_CHECKING:
+    from tenax.sessions import SessionDB
+
+__all__ = ["SessionLifecycle"]
+
+log = logging.getLogger(__name__)
+
+DEADLINE_SECONDS = 30.0
+WAIT_SECONDS_MAX = 300.0
+_DRAINED_AT_ONCE = 8
+
+
+class _Segment:
+    """Turns in a row that one agent owes, up to a generation. No owner: whoever is brought along first."""
+
+    __slots__ = ("owner", "upto")
+
+    def __init__(self, owner: Any, upto: int) -> None:  # noqa: ANN401
+        self.owner = owner
+        self.upto = upto
+
+
+class _Session:
+    """What one session owes."""
+
+    __slots__ = ("agent", "busy", "generation", "left", "segments", "thread")
+
+    def __init__(self) -> None:
+        self.agent: Any = None
+        self.segments: deque[_Segment] = deque()
+        self.generation = 0
+        self.busy = False  # a commit is in flight
+        self.thread = 0  # on this thread
+        self.left = False  # forgotten once nothing is owed
+
+    def mark(self, agent: Any) -> int:  # noqa: ANN401
+        self.generation += 1
+        owner = self.agent if agent is None else agent
+        last = self.segments[-1] if self.segments else None
+        if last is not None and (last.owner is None or last.owner is owner):
+            last.owner, last.upto = owner, self.generation
+        else:
+            self.segments.append(_Segment(owner, self.generation))
+        return self.generation
+
+    def clear(self, upto: int) -> None:
+        while self.segments and self.segments[0].upto <= upto:
+            self.segments.popleft()
+
+    def owed_by(self, agent: Any) -> bool:  # noqa: ANN401
+        owners = [each.owner if each.owner is not None else self.agent for each in self.segments]
+        return any(each is agent for each in owners)
+
+
+class SessionLifecycle:
+    """Which session owes memory work, and to whom. Safe to use from any thread."""
+
+    def __init__(self, db: SessionDB | None = None) -> None:
+        self._db = db  # for a ledger in the store; the one here is in memory
+        self._changed = threading.Condition()
+        self._sessions: dict[str, _Session] = {}
+        self._leaving: list[Any] = []  # evicted agents whose store handle is still to be closed
+        self._closed: WeakSet[Any] = WeakSet()
+
+    def register_agent(self, sid: str | None, agent: Any) -> None:  # noqa: ANN401
+        """From now on this agent owns what finishes without a name. What is owed already keeps its owner."""
+        if not sid:
+            return
+        with self._changed:
+            session = self._sessions.setdefault(sid, _Session())
+            session.agent, session.left = agent, False
+            self._leaving = [each for each in self._leaving if each is not agent]
+
+    def unregister_agent(self, sid: str | None) -> None:
+        """No agent is registered any more. What is owed stays owed, by its owner."""
+        with self._changed:
+            self._leave(sid or "")
+
+    def mark_turn_completed(self, sid: str | None, agent: Any = None) -> int:  # noqa: ANN401
+        """A turn is finished and stored. Calls nobody. The generation, or 0 without a session."""
+        if not sid:
+            return 0
+        with self._changed:
+            return self._sessions.setdefault(sid, _Session()).mark(agent)
+
+    def has_uncommitted_work(self, sid: str | None) -> bool:
+        with self._changed:
+            session = self._sessions.get(sid or "")
+            return session is not None and bool(session.segments)
+
+    def commit_session_memory(
+        self,
+        sid: str | None,
+        agent: Any = None,  # noqa: ANN401
+        *,
+        wait: bool = False,
+        timeout: float | None = None,
+    ) -> bool:
+        """Commit the oldest segment with its owner. True only if this call did.
+
+        The agent is for a segment that has no owner. `wait` waits for a commit in flight first. With a `timeout` the
+        commit is made on a thread of its own, and one that takes longer goes on there: False, and it is still in flight.
+        """
+        if not sid:
+            return False
+        until = time.monotonic() + (WAIT_SECONDS_MAX if timeout is None else timeout)
+        begun = self._begin(sid, agent, until if wait else None)
+        if begun is None:
+            return False
+        if timeout is None:
+            return self._commit(sid, *begun)
+        answer = Lane("memory commit", 1).give(lambda: self._commit(sid, *begun), last=True)
+        if answer is None:
+            return self._commit(sid, *begun)
+        wait_for([answer], timeout=max(0.0, until - time.monotonic()))
+        return answer.done() and answer.exception() is None and bool(answer.result())
+
+    def evict(self, agent: Any, *, timeout: float = DEADLINE_SECONDS) -> bool:  # noqa: ANN401
+        """Commit what an agent owes in every session, forget it, and close its store handle. True if that was done.
+
+        While it owes anything the handle stays open, and is closed by the commit that clears the last of it.
+        """
+        until = time.monotonic() + timeout
+        with self._changed:
+            held = [sid for sid, each in self._sessions.items() if each.agent is agent or each.owed_by(agent)]
+            self._leaving += [] if any(each is agent for each in self._leaving) else [agent]
+        for sid in held:
+            while self._owes(sid, agent) and self.commit_session_memory(
+                sid, agent, wait=True, timeout=max(0.0, until - time.monotonic())
+            ):
+                pass
+        with self._changed:
+            for sid in held:
+                if sid in self._sessions and self._sessions[sid].agent is agent:
+                    self._leave(sid)
+        self._close_those_that_left()
+        with self._changed:
+            return not any(each.owed_by(agent) for each in self._sessions.values())
+
+    def on_evict(self, route_key: str, agent: Any) -> None:  # noqa: ANN401, ARG002
+        """The same, as an `AgentCache` calls it: after it has let go of its lock."""
+        self.evict(agent)
+
+    def drain_all_on_shutdown(self, deadline: float = DEADLINE_SECONDS) -> None:
+        """Commit everything that is owed, several sessions at a time, and be back when the deadline is over."""
+        until = time.monotonic() + deadline
+        with self._changed:
+            owing = deque(sid for sid, each in self._sessions.items() if each.segments)
+        lanes = [Lane("memory drain", 1) for _ in range(min(_DRAINED_AT_ONCE, len(owing)))]
+        wait_for(
+            [answer for each in lanes if (answer := each.give(lambda: self._drain(owing, until), last=True))],
+            timeout=deadline,
+        )
+        with self._changed:
+            left = sum(1 for each in self._sessions.values() if each.segments)
+        if left:
+            log.warning(
+                "%d sessions still owe memory work at shutdown. What is kept in memory only is lost.",
+                left,
+                extra={"action": "memory_owed"},
+            )
+
+    # -- the ledger ----------------------------------------------------------------------------------------------
+
+    def _begin(self, sid: str, agent: Any, until: float | None) -> tuple[_Session, Any, int] | None:  # noqa: ANN401
+        """Claim the oldest segment as far as it goes now."""
+        with self._changed:
+            session = self._sessions.get(sid)
+            if session is not None and session.busy:
+                if until is None or session.thread == threading.get_ident():
+                    return None  # also for an agent that asks from inside its own commit
+                self._changed.wait_for(
+                    lambda: not self._busy(sid), timeout=max(0.0, until - time.monotonic())
+                )
+                session = self._sessions.get(sid)
+            if session is None or session.busy or not session.segments:
+                return None
+            oldest = session.segments[0]
+            owner = next((each for each in (oldest.owner, agent, session.agent) if each is not None), None)
+            if owner is None:
+                return None
+            oldest.owner, session.busy = owner, True
+            return session, owner, oldest.upto
+
+    def _commit(self, sid: str, session: _Session, owner: Any, upto: int) -> bool:  # noqa: ANN401
+        session.thread = threading.get_ident()
+        done = False
+        try:
+            owner.commit_memory_session()
+            done = True
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (the border to code of others)
+            log.warning(
+                "The memory of session %s was not committed and stays owed. %s.",
+                sid,
+                said(error),
+                extra={"action": "memory_commit_failed"},
+            )
+        finally:
+            with self._changed:
+                session.busy, session.thread = False, 0
+                if done:
+                    session.clear(upto)
+                if session.left:
+                    self._leave(sid)
+                self._changed.notify_all()
+            self._close_those_that_left()
+        return done
+
+    def _drain(self, owing: deque[str], until: float) -> None:
+        while owing and time.monotonic() < until:
+            try:
+                sid = owing.popleft()
+            except IndexError:
+                return
+            while self.commit_session_memory(sid, wait=True, timeout=max(0.0, until - time.monotonic())):
+                pass
+
+    def _busy(self, sid: str) -> bool:
+        return sid in self._sessions and self._sessions[sid].busy
+
+    def _owes(self, sid: str, agent: Any) -> bool:  # noqa: ANN401
+        with self._changed:
+            return sid in self._sessions and self._sessions[sid].owed_by(agent)
+
+    def _leave(self, sid: str) -> None:
+        """Under the lock: no agent is registered; nothing owed, nothing kept."""
+        session = self._sessions.get(sid)
+        if session is not None:
+            session.agent, session.left = None, True
+            if not session.segments and not session.busy:
+                del self._sessions[sid]
+
+    def _close_those_that_left(self) -> None:
+        with self._changed:
+            held = [each.agent for each in self._sessions.values()]
+            held += [part.owner for each in self._sessions.values() for part in each.segments]
+            gone = [agent for agent in self._leaving if not any(each is agent for each in held)]
+            self._leaving = [agent for agent in self._leaving if not any(each is agent for each in gone)]
+        for agent in gone:
+            try:
+                self._close(agent)
+            except Exception as error:  # noqa: BLE001  (the border to code of others)
+                log.warning(
+                    "The store of an agent was not closed. %s.", said(error), extra={"action": "close_failed"}
+                )
+
+    def _close(self, agent: Any) -> None:  # noqa: ANN401
+        """Close the store handle of an agent, if it has one: once, also if two agents share it."""
+        handle = getattr(agent, "session_db", None)
+        handle = getattr(agent, "_session_db", None) if handle is None else handle
+        if handle is None:
+            return
+        with self._changed, suppress(TypeError):  # what cannot be noted is closed by every agent that has it
+            if handle in self._closed:
+                return
+            self._closed.add(handle)
+        handle.close()

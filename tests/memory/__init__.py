@@ -1,0 +1,1 @@
+"""Memory: providers, their manager, what is owed, and the fence around what is recalled."""
