@@ -65,7 +65,12 @@ def _readers(lab: Lab, served: Served, page: Page) -> Iterator[Row]:
     late, missing = asyncio.run(_measure(served, page, names, idle))
     cuts = quantiles(late, n=100) if len(late) > 1 else [late[0]] * 99
     what = f"{idle} idle readers and {talking} streaming conversations, each watched: from an append to the reader that has it"
-    yield Row("web-readers", what, f"{median(late) * 1000:.1f} ms", f"p99 {cuts[98] * 1000:.0f} ms, {len(late)} rows")
+    yield Row(
+        "web-readers",
+        what,
+        f"{median(late) * 1000:.1f} ms",
+        f"p99 {cuts[98] * 1000:.0f} ms, {len(late)} rows",
+    )
     yield Row("web-missed", "rows that a reader missed meanwhile", str(missing), gate="0", held=missing == 0)
 
 
@@ -102,7 +107,9 @@ class _Drain:
 async def _connected(url: str, cookie: str, at: str) -> AsyncIterator[asyncio.StreamReader]:
     host, port = url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 24)
-    writer.write(f"GET /api/events?at={at} HTTP/1.1\r\nHost: {host}:{port}\r\nCookie: {cookie}\r\n\r\n".encode())
+    writer.write(
+        f"GET /api/events?at={at} HTTP/1.1\r\nHost: {host}:{port}\r\nCookie: {cookie}\r\n\r\n".encode()
+    )
     await writer.drain()
     try:
         yield reader
@@ -144,7 +151,11 @@ def _last_word(lab: Lab, page: Page) -> Row:
                 if kind == "changes" and any(each["type"] == "grow" for each in data["changes"]):
                     last = time.monotonic()
             found.append(time.monotonic() - last)
-    return Row("web-done", "from the last words of an answer, as a reader has them, to its end", f"{median(found) * 1000:.0f} ms")
+    return Row(
+        "web-done",
+        "from the last words of an answer, as a reader has them, to its end",
+        f"{median(found) * 1000:.0f} ms",
+    )
 
 
 # -- a real browser ------------------------------------------------------------------------------------------
@@ -182,4 +193,3 @@ def _opened(lab: Lab, served: Served, page: Page, name: str) -> Iterator[Row]:
         browser.close()
     yield Row("page-open", f"the same in Chromium: from the address to the last answer on the screen ({len(asked)} requests)",
               f"{median(shown) * 1000:.0f} ms")  # fmt: skip
-

@@ -36,7 +36,11 @@ def main(*scripts: str) -> int:
     lock = UI / "node_modules" / ".package-lock.json"
     if not lock.exists() or lock.stat().st_mtime < (UI / "package-lock.json").stat().st_mtime:
         steps.insert(0, ["ci", "--no-audit", "--no-fund"])
-    env = {**os.environ, "PATH": f"{Path(node).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+    # Node has certificates of its own; a machine may need others, as it does for everything else.
+    own = {"NODE_USE_SYSTEM_CA": "1"} | (
+        {"NODE_EXTRA_CA_CERTS": os.environ["SSL_CERT_FILE"]} if os.environ.get("SSL_CERT_FILE") else {}
+    )
+    env = {**own, **os.environ, "PATH": f"{Path(node).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
     for step in steps:
         done = subprocess.run([*npm, *step], cwd=UI, env=env, capture_output=True, text=True, check=False)
         if done.returncode:

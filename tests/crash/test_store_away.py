@@ -491,7 +491,9 @@ def sweep(teller: Teller, url: str, home: str) -> None:
     asyncio.run(work())
 
 
-async def test_a_run_that_is_ended_while_its_spool_is_handed_in_loses_nothing(config: Config, name: str) -> None:
+async def test_a_run_that_is_ended_while_its_spool_is_handed_in_loses_nothing(
+    config: Config, name: str
+) -> None:
     """Between the look at the run and its lease another process may end it: then the words come late, and come."""
     spooled(config, name)
     sweeping = FaultyJournal(tenax.open(config.store_url))

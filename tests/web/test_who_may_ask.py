@@ -126,3 +126,14 @@ def test_listening_on_every_address_still_needs_a_link(tmp_path: Path) -> None:
         with httpx.Client(trust_env=False) as http:
             assert http.get(link).status_code == 303
             assert http.get(f"{url}/api/conversations").status_code == 200
+
+
+def test_a_picture_in_an_answer_and_a_link_elsewhere_begin_nothing(page: Page) -> None:
+    """`![](/tour)` is a request from our own page, and a link on another site leads here with the cookie."""
+    before = page.get("/conversations", limit=1)
+    for headers in (
+        {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Dest": "image"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document", "Sec-Fetch-Mode": "navigate"},
+    ):
+        assert page.http.get("/tour", headers=headers).headers.get("location", "/") == "/"
+    assert page.get("/conversations", limit=1) == before

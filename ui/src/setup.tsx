@@ -81,7 +81,7 @@ export function SetupScreen() {
         <div class="offers">
           {real.map((offer, n) => button(offer, first && n === 0))}
           <button type="button" class="offer" aria-expanded={form} onClick={() => setForm(!form)}>
-            <b>Connect another</b>
+            <b>{real.length > 0 || !first ? "Connect another" : "Connect a model"}</b>
             <span>Any OpenAI-compatible server, or Anthropic</span>
           </button>
           {form && <Connect />}

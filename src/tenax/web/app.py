@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
@@ -104,7 +105,7 @@ def application(house: House) -> Starlette:
         Route("/api/openapi.json", describe),
         Route("/link", follow_link),
         Route("/tour", tour.open_tour),
-        Mount("/assets", _Assets(directory=PAGE / "assets", check_dir=False)),
+        Mount("/assets", GZipMiddleware(_Assets(directory=PAGE / "assets", check_dir=False))),
         *(Route(path, page) for path in ("/", "/setup", "/c/{id}")),
     ]
     routes += [Route(f"/{name}", _file(name)) for name in ("favicon.svg", "third-party.txt")]

@@ -86,6 +86,10 @@ class Guard:
                 return foreign
         elif site not in {"same-origin", "none"} and not _navigates(headers):
             return foreign
+        # An answer may show a picture from here; what does something is for scripts and people, not for pictures.
+        fetched = headers.get("sec-fetch-dest", "empty")
+        if request.url.path.startswith(("/api/", "/tour")) and fetched not in {"empty", "document"}:
+            return (403, "No picture", "There is no picture here.", "Use the page itself.")
         return None
 
     def _is_ours(self, host: str) -> bool:

@@ -38,7 +38,8 @@ async def begin_tour(call: Request) -> Listed:
 
 async def open_tour(call: Request) -> Response:
     """The same for somebody who follows the link of `tenax demo`."""
-    if call.state.user is None:
+    here = call.headers.get("sec-fetch-site", "none") in {"none", "same-origin"}
+    if call.state.user is None or not here:  # a link on another site begins nothing
         return RedirectResponse("/", 303)
     return RedirectResponse(f"/c/{await _begun(await runtime_of(call))}", 303)
 

@@ -1,0 +1,144 @@
+"""What goes wrong is told on the page in a sentence of ours, with what to do; nobody sees a traceback.
+
+What keeps Tenax from starting is told in the terminal: tests/web/test_serving.py.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from subprocess import PIPE
+
+import pytest
+
+from tenax.models import Reply, Script, Trouble
+from tenax.testing import Provider
+from tests.support.browser import Beside, Serve, Window, expect
+from tests.support.served import Served
+
+KEY = "sk-hunter2-hunter2-hunter2"
+CONFIG = """model = "main"
+[models.main]
+api = "openai"
+url = "{url}"
+name = "large-1"
+key = "env:MAIN_KEY"
+"""
+NO_CREDIT = Trouble("refused", "You exceeded your current quota: insufficient credits.", status=402)
+UNKNOWN = Trouble("refused", "The model `large-1` does not exist.", status=404)
+REFUSALS = {
+    "wrong key": (Trouble("key", f"Incorrect API key provided: {KEY}"), "does not accept the key."),
+    "no credit": (NO_CREDIT, "wants to be paid first."),
+    "unknown model": (UNKNOWN, "has no model large-1."),
+}
+
+
+def no_traceback(served: Served, *texts: str) -> None:
+    """Neither on the page, nor in what the commands say, nor in the log, where nothing is an error either."""
+    log = served.home / "log" / "tenax.log"
+    written = log.read_text() if log.exists() else ""
+    _, said, _ = served.stop()
+    for text in (*texts, written, said):
+        assert "Traceback" not in text
+        assert "hunter2" not in text
+    assert " ERROR " not in written, written
+
+
+def told(served: Served, window: Window, sentence: str, *, seconds: float = 30.0) -> None:
+    """Ask in a terminal and on the page: both tell the sentence, and the page stays usable."""
+    command = [sys.executable, "-m", "tenax", "-p", "Hello there"]
+    terminal = subprocess.Popen(command, env=served.env, stdout=PIPE, stderr=PIPE, text=True)
+    tab = window.enter(served)
+    tab.say("Hello there")
+    marker = tab.rows("marker", "failed")
+    expect(marker).to_contain_text(sentence, timeout=seconds * 1000)
+    expect(marker).to_contain_text("This turn failed.")
+    expect(tab.button("Send")).to_be_visible()
+    assert tab.texts("user") == ["Hello there"]
+    out, err = terminal.communicate(timeout=seconds)
+    assert terminal.returncode != 0
+    assert sentence in " ".join(err.split())
+    no_traceback(served, tab.page.inner_text("body"), out, err)
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_provider_that_refuses_is_told(
+    serve: Serve, window: Window, beside: Beside, tmp_path: Path, name: str
+) -> None:
+    """In our words; what the provider said of the key is not repeated."""
+    trouble, sentence = REFUSALS[name]
+    provider = beside.enter(Provider(Script([Reply(trouble=trouble)], repeat=True)))
+    (tmp_path / "config.toml").write_text(CONFIG.format(url=f"{provider.url}/v1"))
+    told(serve(env={"MAIN_KEY": KEY}), window, sentence)
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [("http://127.0.0.7:11434/v1", "ollama serve"), ("http://models.invalid/v1", "its name is not known")],
+    ids=["Ollama does not run", "no network"],
+)
+def test_a_server_that_is_not_there_is_told(
+    serve: Serve, window: Window, tmp_path: Path, url: str, sentence: str
+) -> None:
+    """With how it is started, where that is known."""
+    (tmp_path / "config.toml").write_text(CONFIG.format(url=url).replace('key = "env:MAIN_KEY"\n', ""))
+    told(serve(), window, sentence, seconds=90)
+
+
+def test_a_message_that_is_too_long_for_the_model_is_told(
+    serve: Serve, window: Window, beside: Beside, tmp_path: Path
+) -> None:
+    """Nothing can be folded together to make room: it says so."""
+    provider = beside.enter(Provider(Script([Reply("Yes.")], repeat=True), context=5))
+    (tmp_path / "config.toml").write_text(CONFIG.format(url=f"{provider.url}/v1"))
+    told(serve(env={"MAIN_KEY": KEY}), window, "longer than the context of large-1")
+
+
+# Python runs this when it starts: the server's store then lies on a disk that fills up when it is told to.
+FULL_DISK = """
+import signal, sys
+if "tenax.web" in sys.orig_argv:
+    from tenax.journal.sqlite import SqliteStore
+    from tenax.testing import Fault, FaultVfs
+    disk = FaultVfs()
+    SqliteStore.__init__.__kwdefaults__["vfs"] = disk.name
+    signal.signal(signal.SIGUSR1, lambda *_: disk.fail("write", Fault.FULL, times=None))
+    signal.signal(signal.SIGUSR2, lambda *_: disk.heal())
+"""
+
+
+def test_a_full_disk_holds_up_and_loses_nothing(serve: Serve, window: Window, tmp_path: Path) -> None:
+    """The answer that is being written is held beside the store, a message waits in the browser; with room both go on."""
+    window.expects("status of 503")
+    (tmp_path / "sitecustomize.py").write_text(FULL_DISK)
+    answer = " ".join(f"word{n:03}" for n in range(100))
+    served = serve("Yes.", Reply(answer, pause=0.03), "Thank you.", env={"PYTHONPATH": str(tmp_path)})
+    tab = window.enter(served)
+    tab.say("Hello")
+    tab.answered("Yes.")
+    tab.say("Talk")
+    tab.shows("word010")
+    os.kill(served.server(), signal.SIGUSR1)
+    expect(tab.page.get_by_text("of the answer are held on the server's disk")).to_be_visible()
+    tab.say("Is there room?")
+    expect(tab.rows("user", "unsent")).to_contain_text("Not sent yet. It is kept here and sent by itself.")
+    os.kill(served.server(), signal.SIGUSR2)
+    tab.answered("Thank you.", count=3)
+    assert tab.texts("user") == ["Hello", "Talk", "Is there room?"]
+    assert tab.texts("assistant") == ["Yes.", answer, "Thank you."]
+    expect(tab.page.get_by_text("are held on the server's disk")).to_have_count(0)
+    no_traceback(served, tab.page.inner_text("body"))
+
+
+def test_a_folder_that_cannot_be_written_is_told(serve: Serve, window: Window) -> None:
+    """The configuration cannot be kept: a sentence on the first screen, and nothing half done."""
+    window.expects("status of [45]")
+    served = serve()
+    tab = window.enter(served)
+    (served.home / "config.toml").mkdir()
+    tab.page.get_by_role("button", name="Use the practice model").click()
+    expect(tab.page.get_by_role("alert").first).to_contain_text("config.toml", timeout=90_000)
+    no_traceback(served, tab.page.inner_text("body"))

@@ -1,0 +1,140 @@
+"""The page is for people who do not see it, who use no mouse, who hold a phone, and whose line is slow."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenax.models import Call, Reply
+from tenax.web.app import PAGE
+from tests.support.browser import Chromium, Serve, Tab, Window, client, expect
+
+AXE = Path(__file__).parents[2] / "ui" / "node_modules" / "axe-core" / "axe.min.js"
+RICH = "# Title\n\nA **bold** word, a [link](https://example.org) and `code`.\n\n```python\nprint(1)\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+WRITE = Call("write_file", {"path": "note.txt", "content": "held"})
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+PAGE_BYTES_MAX = 300_000
+REQUESTS_MAX = 15
+
+
+def nothing_is_wrong(tab: Tab, where: str) -> None:
+    """Ask axe, which knows what keeps people out."""
+    assert AXE.exists(), "axe-core is not there: run npm ci in ui/"
+    tab.page.evaluate(AXE.read_text())
+    found: list[Any] = tab.page.evaluate("async () => (await axe.run()).violations")
+    wrong = [(each["id"], [node["html"][:200] for node in each["nodes"]]) for each in found]
+    assert not wrong, f"{where}: {wrong}"
+
+
+@pytest.mark.parametrize("size", ["desktop", "phone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_keeps_anybody_out(chromium: Chromium, serve: Serve, scheme: str, size: str) -> None:
+    """On the first screen, in a conversation, where an approval is asked, in a search, and in the menu."""
+    how = {"color_scheme": scheme, "reduced_motion": "reduce", **(PHONE if size == "phone" else {})}
+    with chromium.window(**how) as window:
+        served = serve()
+        tab = window.enter(served)
+        expect(tab.page.get_by_role("button", name="Take the tour")).to_be_visible()
+        nothing_is_wrong(tab, "first screen")
+        tab.page.get_by_role("button", name="Connect a model").click()
+        nothing_is_wrong(tab, "connect another")
+        assert served.stop()[0] == 0
+    with chromium.window(**how) as window:
+        served = serve(RICH, Reply("May I?", calls=[WRITE]))
+        tab = window.enter(served)
+        tab.say("Hello")
+        expect(tab.rows("assistant", "").locator("table")).to_be_visible()
+        nothing_is_wrong(tab, "conversation")
+        tab.say("Write")
+        expect(tab.button("Allow once")).to_be_visible()
+        nothing_is_wrong(tab, "approval")
+        tab.button("Menu").click()
+        expect(tab.page.get_by_role("menuitem").first).to_be_visible()
+        nothing_is_wrong(tab, "menu")
+        tab.page.keyboard.press("Escape")
+        tab.page.keyboard.press("Control+k")
+        tab.page.get_by_label("Search all conversations").fill("bold")
+        expect(tab.page.locator("a[data-hit]")).to_be_visible()
+        nothing_is_wrong(tab, "search")
+        if size == "phone":
+            width = tab.page.evaluate("document.documentElement.scrollWidth")
+            assert width <= PHONE["viewport"]["width"], "it scrolls sideways"  # type: ignore[index]
+
+
+def test_a_conversation_weighs_less_than_a_photograph(serve: Serve, window: Window) -> None:
+    """All that the browser loads for it, as a server that compresses would send it."""
+    served = serve(RICH)
+    page = client(served)
+    name = page.new()
+    page.say(name, "Hello")
+    tab = window.tab(f"{served.link}&to=/c/{name}")
+    expect(tab.rows("assistant", "").locator("table")).to_be_visible()
+    expect(tab.page.locator("pre .hljs-built_in, pre span").first).to_be_attached()
+    asked = {each for each in window.requests if "/api/events" not in each and "/link?" not in each}
+    asked |= {
+        f"{served.url}/assets/{each.name}" for each in (PAGE / "assets").glob("worker-*")
+    }  # not told of
+    assert any("/markdown-" in each for each in asked)
+    weights = {each: len(gzip.compress(page.http.get(each).content)) for each in asked}
+    assert sum(weights.values()) < PAGE_BYTES_MAX, weights
+    assert len(weights) <= REQUESTS_MAX, weights
+
+
+def test_everything_can_be_done_with_the_keyboard(serve: Serve, window: Window) -> None:
+    """Tab to the box, write, send, search and open what was found, leave with Escape, answer a question."""
+    tab = window.enter(serve("Yes.", Reply("May I?", calls=[WRITE]), "Thank you."))
+    keys = tab.page.keyboard
+    expect(tab.box).to_be_visible()
+    tab.page.evaluate("document.activeElement.blur()")
+    press_until(tab, "Tab", is_in(tab, "textarea"))
+    keys.type("Hello by hand")
+    keys.press("Shift+Enter")
+    keys.type("second line")
+    keys.press("Enter")
+    tab.answered("Yes.")
+    assert tab.texts("user") == ["Hello by hand\nsecond line"]
+    keys.press("Control+k")
+    search = tab.page.get_by_label("Search all conversations")
+    expect(search).to_be_focused()
+    keys.type("hand")
+    expect(tab.page.locator("a[data-hit]")).to_be_visible()
+    keys.press("ArrowDown")
+    expect(tab.page.locator("a[data-hit]")).to_be_focused()
+    keys.press("Enter")
+    expect(tab.page.locator(".row.hit")).to_be_in_viewport()
+    keys.press("Control+k")
+    keys.press("Escape")
+    expect(search).to_have_value("")
+    keys.press("Escape")
+    expect(search).not_to_be_focused()
+    press_until(tab, "Tab", is_in(tab, "textarea"))
+    keys.type("Write")
+    keys.press("Enter")
+    expect(tab.button("Allow once")).to_be_visible()
+    press_until(tab, "Shift+Tab", is_on(tab, "Allow once"))
+    keys.press("Enter")
+    tab.answered("Thank you.")
+
+
+Holds = Callable[[], bool]
+
+
+def is_in(tab: Tab, name: str) -> Holds:
+    return lambda: bool(tab.page.evaluate("name => document.activeElement?.matches(name)", name))
+
+
+def is_on(tab: Tab, words: str) -> Holds:
+    return lambda: bool(tab.page.evaluate("words => document.activeElement?.textContent === words", words))
+
+
+def press_until(tab: Tab, key: str, holds: Holds) -> None:
+    """Press a key until this holds; within as many as a person would."""
+    for _ in range(40):
+        tab.page.keyboard.press(key)
+        if holds():
+            return
+    raise AssertionError(f"{key} does not lead there")

@@ -1,0 +1,53 @@
+"""The tour: a person without a model sees a server die in the middle of an answer, and the answer go on."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.support.browser import Serve, Tab, Window, expect
+
+pytestmark = pytest.mark.crash
+
+
+def take_the_tour(tab: Tab) -> None:
+    """From the first screen to the card at the end, with the plug pulled on the way."""
+    tab.page.get_by_role("button", name="Take the tour").click()
+    asks = tab.rows("tool", "asks")
+    expect(asks).to_contain_text("tour/hello.md")
+    expect(asks).to_contain_text("Tenax asked before it wrote this file, and you said yes.")
+    tab.button("Allow once").click()
+    tab.shows("Readers that hold a number")
+    before = tab.seen[-1]
+    tab.button("Pull the plug").click()
+    expect(tab.banner).to_have_text("Server gone. What you saw is stored.")
+    expect(tab.banner).to_have_text("Server back. The answer goes on.")
+    expect(tab.rows("marker", "resumed")).to_have_count(1)
+    expect(tab.rows("assistant").last).to_contain_text(
+        "That is all I hold on to: everything.", timeout=60_000
+    )
+    expect(tab.page.get_by_role("heading", name="It held on.")).to_be_visible()
+    # What stood there before the kill still does, to the letter.
+    kept = "|".join(tab.texts("assistant")[:-1])
+    assert kept.startswith(before), "a word that was shown is missing"
+    assert tab.rows("tool").count() == 1
+    tab.button("Prove the store").click()
+    proof = tab.page.locator(".proof")
+    expect(proof).to_contain_text("The store proves itself.")
+    assert "bad" not in (proof.get_attribute("class") or "")
+
+
+def test_the_tour_is_taken_to_its_end_with_the_plug_pulled(serve: Serve, window: Window) -> None:
+    """Nothing shown is gone, nothing is asked or written twice, the store proves itself, and a terminal is one line away."""
+    window.expects(r"net::ERR_")
+    served = serve()
+    tab = window.enter(served)
+    before = served.server()
+    take_the_tour(tab)
+    assert served.server() != before
+    assert (served.home / "work" / "tour" / "hello.md").read_text().startswith("# Written on the tour")
+    command = tab.page.locator(".card .command code").inner_text()
+    assert re.search(rf"tenax -c {tab.conversation}$", command)
+    shown = served.tenax("show", tab.conversation).stdout
+    assert "That is all I hold on to: everything." in shown

@@ -1,0 +1,350 @@
+"""A real Chromium, a window of it for each test, and tabs that are read and typed into as a person would.
+
+A window keeps what went wrong in it: an error on the console, an exception of the page, a dialog, a request to somewhere
+else. What a test did not expect of these fails it. Each tab keeps every text that an answer had while it grew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Dialog,
+    Locator,
+    Page,
+    Playwright,
+    WebError,
+    expect,
+)
+
+from tests.support.served import Page as Client
+from tests.support.served import Served
+
+__all__ = ["SECONDS", "Beside", "Chromium", "Serve", "Tab", "Window", "Wire", "client", "expect", "launched"]
+
+T = TypeVar("T")
+SECONDS: Final = 30.0
+"""Bounds every wait: five times what the slowest of them takes on a slow machine."""
+MISSING: Final = "There is no Chromium here: install one (on Debian and Ubuntu: apt install chromium)."
+_NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
+_FLAGS: Final = (
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+# Every text that the last answers and the banner had, in the order in which a person could have read them.
+_WATCH: Final = """
+window.__seen = [];
+window.__said = [];
+new MutationObserver(() => {
+  const answers = [...document.querySelectorAll('[data-kind=assistant]')].slice(-3);
+  const text = answers.map((each) => each.querySelector('.text')?.textContent.trim() ?? '').join('|');
+  if (text !== '' && text !== window.__seen.at(-1)) window.__seen.push(text);
+  const said = document.querySelector('.banner')?.textContent ?? '';
+  if (said !== '' && said !== window.__said.at(-1)) window.__said.push(said);
+}).observe(document, { subtree: true, childList: true, characterData: true });
+"""
+
+expect.set_options(timeout=SECONDS * 1000)
+
+
+def find_chromium() -> str:
+    """Its program; fetched where we may, by one test process at a time. Fails where there is none: no test is skipped."""
+    with (Path(tempfile.gettempdir()) / f"tenax-tests-chromium-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = _installed() or _from_apt()
+    if found is None:
+        raise AssertionError(MISSING)
+    return found
+
+
+def _installed() -> str | None:
+    return next(filter(None, map(shutil.which, _NAMES)), None)
+
+
+def _from_apt() -> str | None:
+    if os.getuid() != 0 or shutil.which("apt-get") is None:
+        return None
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for step in (["update"], ["install", "-y", "chromium"]):
+        subprocess.run(["apt-get", "-qq", *step], check=False, env=env)
+    return _installed()
+
+
+@contextmanager
+def launched(playwright: Playwright) -> Iterator[Chromium]:
+    """A browser for many tests."""
+    sandbox = ["--no-sandbox"] if os.getuid() == 0 else []
+    browser = playwright.chromium.launch(executable_path=find_chromium(), args=[*_FLAGS, *sandbox])
+    try:
+        yield Chromium(browser)
+    finally:
+        browser.close()
+
+
+class Chromium:
+    """Gives windows: each with cookies and storage of its own."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+
+    @contextmanager
+    def window(self, **how: Any) -> Iterator[Window]:
+        """A window for as long as the block lasts. What went wrong in it unexpectedly is an error at its end."""
+        context = self._browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **how})
+        try:
+            window = Window(context)
+            yield window
+            window.check()
+        finally:
+            context.close()
+
+
+class Window:
+    """One person's browser."""
+
+    def __init__(self, context: BrowserContext) -> None:
+        self.context = context
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        self._expected: list[str] = []
+        context.set_default_timeout(SECONDS * 1000)
+        context.add_init_script(_WATCH)
+        context.on("console", self._console)
+        context.on("weberror", self._weberror)
+        context.on("dialog", self._dialog)
+        context.on("request", lambda request: self.requests.append(request.url))
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.errors.append(f"{message.text} ({message.location['url']})")
+
+    def _dialog(self, dialog: Dialog) -> None:
+        self.errors.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _weberror(self, error: WebError) -> None:
+        self.errors.append(f"exception: {error.error}")
+
+    def expects(self, *patterns: str) -> None:
+        """Errors that belong to the test: a network that is cut is told on the console."""
+        self._expected += patterns
+
+    def check(self) -> None:
+        """Nothing went wrong that was not expected, and nothing left for elsewhere."""
+        wrong = [
+            each for each in self.errors if not any(re.search(pattern, each) for pattern in self._expected)
+        ]
+        assert not wrong, f"the page had errors: {wrong}"
+        foreign = [each for each in self.requests if not re.match(r"http://127\.0\.0\.1:|data:|blob:", each)]
+        assert not foreign, f"the page asked elsewhere: {foreign}"
+
+    def tab(self, address: str) -> Tab:
+        """A new tab at this address."""
+        tab = Tab(self.context.new_page())
+        tab.page.goto(address)
+        return tab
+
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """No page and no worker runs while this lasts, as on a machine that sleeps.
+
+        Chromium itself freezes only what is hidden, and without a screen it hides nothing.
+        """
+        assert self.context.browser is not None
+        known = self.context.browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")[
+            "processInfo"
+        ]
+        running = [each["id"] for each in known if each["type"] == "renderer"]
+        for each in running:
+            os.kill(each, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for each in running:
+                os.kill(each, signal.SIGCONT)
+
+    def enter(self, served: Served) -> Tab:
+        """A tab for somebody who opens the link."""
+        return self.tab(served.link)
+
+
+def client(served: Served) -> Client:
+    """The same person without a browser, let in by a link of its own."""
+    return served.browser(served.tenax("link").stdout.strip())
+
+
+class Tab:
+    """A page, and what a person does with it."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+
+    @property
+    def conversation(self) -> str:
+        """The id of the conversation that it shows; waits for one."""
+        self.page.wait_for_url(re.compile(r"/c/"))
+        return re.sub(r"^.*/c/|#.*$", "", self.page.url)
+
+    @property
+    def box(self) -> Locator:
+        return self.page.get_by_label("Message", exact=True)
+
+    def button(self, name: str) -> Locator:
+        return self.page.get_by_role("button", name=name, exact=True)
+
+    def say(self, text: str, button: str = "") -> None:
+        """Type and send: with Enter, or with a button."""
+        self.box.fill(text)
+        if button:
+            self.button(button).click()
+        else:
+            self.box.press("Enter")
+
+    def rows(self, kind: str = "", state: str | None = None) -> Locator:
+        """Rows of the transcript."""
+        wanted = "[data-row]"
+        if kind:
+            wanted += f"[data-kind={kind}]"
+        if state is not None:
+            wanted += f"[data-state='{state}']"
+        return self.page.locator(wanted)
+
+    def texts(self, kind: str) -> list[str]:
+        """What rows of this kind say, trimmed."""
+        return [each.strip() for each in self.rows(kind).locator(".text").all_text_contents()]
+
+    def shows(self, words: str) -> None:
+        """Wait for these words in an answer."""
+        expect(self.rows("assistant").filter(has_text=words).last).to_be_attached()
+
+    def answered(self, text: str, *, count: int | None = None) -> None:
+        """Wait until the last answer is this, whole; and if asked, the only one of `count`."""
+        done = self.rows("assistant", "")
+        expect(done.last.locator(".text")).to_have_text(text)
+        if count is not None:
+            expect(self.rows("assistant")).to_have_count(count)
+
+    @property
+    def seen(self) -> list[str]:
+        """Every text that the answers had since the page was loaded."""
+        found: list[str] = self.page.evaluate("window.__seen")
+        return found
+
+    @property
+    def told(self) -> list[str]:
+        """Everything that the banner said since then."""
+        found: list[str] = self.page.evaluate("window.__said")
+        return found
+
+    @property
+    def banner(self) -> Locator:
+        return self.page.locator(".banner")
+
+    def menu(self, item: str) -> None:
+        self.button("Menu").click()
+        self.page.get_by_role("menuitem", name=item, exact=True).click()
+
+
+class Beside:
+    """Runs what is asynchronous, such as a `Provider`, in a thread beside the test."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._entered: list[Any] = []
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(SECONDS)
+
+    def enter(self, context: AbstractAsyncContextManager[T]) -> T:
+        """Enter this; it is left at the end."""
+        entered = self.run(_entered(context))
+        self._entered.append(context)
+        return entered
+
+    def close(self) -> None:
+        """Leave all that was entered."""
+        for each in reversed(self._entered):
+            self.run(_left(each))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _entered(context: AbstractAsyncContextManager[T]) -> T:
+    return await context.__aenter__()
+
+
+async def _left(context: AbstractAsyncContextManager[Any]) -> None:
+    await context.__aexit__(None, None, None)
+
+
+class Wire:
+    """The network between a browser and a server: a wire that can be cut. What is on it then is lost, both ways.
+
+    The browser's own way to be offline does not reach a SharedWorker.
+    """
+
+    def __init__(self, served: Served) -> None:
+        self._far = int(served.url.rpartition(":")[2])
+        self._port = 0
+        self._ends: set[asyncio.StreamWriter] = set()
+
+    async def __aenter__(self) -> Self:
+        await self.mend()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.cut()
+
+    def link(self, served: Served) -> str:
+        """The server's link, by this wire."""
+        return served.link.replace(f":{self._far}/", f":{self._port}/")
+
+    async def mend(self) -> None:
+        self._server = await asyncio.start_server(self._carry, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def cut(self) -> None:
+        self._server.close()
+        for each in self._ends:
+            each.transport.abort()
+        await self._server.wait_closed()
+
+    async def _carry(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        far, forth = await asyncio.open_connection("127.0.0.1", self._far)
+        await asyncio.gather(self._pump(near, forth), self._pump(far, back))
+
+    async def _pump(self, source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+        self._ends.add(to)
+        try:
+            with suppress(ConnectionError):
+                while data := await source.read(65536):
+                    to.write(data)
+                    await to.drain()
+        finally:
+            to.close()
+            self._ends.discard(to)
+
+
+Serve = Callable[..., Served]
