@@ -10,7 +10,7 @@ OFFLINE := { echo "Some packages could not be fetched: look at the lines above, 
 
 run:
 	@echo "1/4 environment" >&2
-	@$(MAKE) --no-print-directory --silent $(VENV)/installed
+	@$(MAKE) --no-print-directory --silent GOAL=run $(VENV)/installed
 	@echo "2/4 page" >&2
 	@$(BIN)/python -m tools.page
 	@echo "3/4 practice model" >&2
@@ -63,8 +63,10 @@ $(VENV)/installed-dev: pyproject.toml | $(BIN)/python
 	@touch $@ $(VENV)/installed $(VENV)/practice
 
 $(BIN)/python:
+	@test -w . || { \
+	  echo "This folder cannot be written; make a copy of your own: cp -r '$(CURDIR)' ~/tenax-copy && cd ~/tenax-copy && make run" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	  echo "Tenax needs Python 3.11 or newer; where that has another name: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	  echo "Tenax needs Python 3.11 or newer; where that has another name: make PYTHON=python3.12 $(or $(GOAL),$(MAKECMDGOALS))" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "Python lacks its venv module; on Debian and Ubuntu: sudo apt install python3-venv" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +21,10 @@ from tenax.events import (
 from tenax.journal.aio import AsyncJournal
 from tenax.models import Model, Reply, ScriptedModel, Trouble
 from tenax.parts import Text
+from tenax.runtime import Runtime
 from tenax.sessions import SessionDB
-from tenax.testing import memory
+from tenax.testing import Provider, memory
+from tests.support.runs import config_of
 
 SECONDS = 20.0
 
@@ -162,3 +166,19 @@ def test_a_title_is_clean(said: str, title: str) -> None:
     """One line, without quotes, signs that do not print, or keys, and not too long."""
     assert clean(said) == title
     assert len(clean(said)) <= 80
+
+
+async def test_a_conversation_with_a_connected_model_gets_a_title_by_itself(tmp_path: Path) -> None:
+    """After its first answer, while nobody waits; a script and the practice model are not asked for one."""
+    async with Provider(["Growing tomatoes"]) as provider:
+        (tmp_path / "config.toml").write_text(
+            f'[models.main]\napi = "openai"\nurl = "{provider.url}/v1"\nname = "m"\n'
+        )
+        async with Runtime(config_of(f"sqlite:///{tmp_path / 'tenax.db'}", tmp_path)) as runtime:
+            name = await runtime.new()
+            await runtime.submit(name, "How do I grow tomatoes?")
+            async with asyncio.timeout(SECONDS):
+                async for each in runtime.journal.tail(name):
+                    if isinstance(each.event, ConversationTitled):
+                        break
+            assert await title_of(runtime.journal, name) == "Growing tomatoes"

@@ -20,7 +20,8 @@ DUE = {
     *(f"2.+{n}" for n in range(1, 5)),
     *("PC", "EO", "FD", "CV", "CO", "RD"),
     *(f"J{n}" for n in range(1, 19)),
-    *("4.13", "4.15"),
+    *(f"3.{n}" for n in range(1, 6)),
+    *(f"4.{n}" for n in (*range(1, 10), 11, 12, 13, 14, 15)),
     *(f"W{n}" for n in range(1, 9)),
 }
 
