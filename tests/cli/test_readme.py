@@ -55,6 +55,7 @@ def test_make_run_prints_a_link_that_works(tmp_path: Path) -> None:
     ) as made:
         assert made.stdout is not None
         link = made.stdout.readline().strip()
+        assert link, made.communicate()[1]
         try:
             answer = httpx.get(link, trust_env=False)
             assert (answer.status_code, answer.headers["location"]) == (303, "/")

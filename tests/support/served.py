@@ -21,7 +21,7 @@ import httpx
 SECONDS = 30.0
 SETTINGS = ("TENAX_CONFIG", "TENAX_STORE", "TENAX_MODEL", "TENAX_HOST", "TENAX_PORT", "TENAX_LOG", "OPENAI_BASE_URL",
             "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY", "OLLAMA_HOST", "SSH_CONNECTION",
-            "DISPLAY", "WAYLAND_DISPLAY")  # fmt: skip
+            "DISPLAY", "WAYLAND_DISPLAY", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # fmt: skip
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
