@@ -14,6 +14,8 @@ SHOWN = {
     "turn-own-4000": "what of that turn is ours and not the model's server",
     "first-word-sqlite": "from a model's first word to another process that shows it, stored between",
     "restart-sqlite": "from a restart after `kill -9` to the repaired transcript, 10,000 conversations",
+    "page-open": "a conversation of 20,000 messages in Chromium, from its address to the last answer",
+    "web-done": "from the last words of an answer in the page to its end",
     "append-sqlite": "one durable append, beside a bare insert and commit",
     "append-sqlite-flush": "the same where a flush takes 2 ms longer",
     "callers-sqlite-flush": "64 callers there, beside one",
