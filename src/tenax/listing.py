@@ -27,6 +27,7 @@ WORDS_CHARS: Final = 200
 LISTED: Final = 50
 """How much of the list is followed; the rest is read page by page."""
 _KEPT: Final = 200
+_WORDS_KEPT: Final = 2000
 _REST_SECONDS: Final = 0.5
 _LOOK_SECONDS: Final = 2.0
 
@@ -89,7 +90,8 @@ class LiveList:
         self._journal = journal
         self._page: dict[str, Listed] = {}
         self._moves: deque[tuple[int, msgspec.Raw]] = deque(maxlen=_KEPT)
-        self._words: dict[str, str] = {}
+        self._words: dict[str, tuple[int, str | None]] = {}
+        """First words, as of a revision: what was undone or erased is not shown from here."""
         self._hints: set[asyncio.Event] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -128,12 +130,19 @@ class LiveList:
     def _listed(self, each: Summary) -> Listed:
         if each.title:
             return listed(each, None)
-        words = self._words.get(each.conversation)
-        if words is None and each.messages:
-            words = first_words(self._journal.journal, each.conversation)
-            if words and len(self._words) < FIRST_EVENTS * LISTED:
-                self._words[each.conversation] = words
-        return listed(each, words)
+        try:
+            revision = self._journal.journal.head(each.conversation).revision
+        except (Gone, NoSuchConversation):
+            return listed(each, None)
+        known = self._words.get(each.conversation)
+        if known is None or known[0] != revision:
+            if len(self._words) >= _WORDS_KEPT:
+                self._words.clear()
+            known = self._words[each.conversation] = (
+                revision,
+                first_words(self._journal.journal, each.conversation),
+            )
+        return listed(each, known[1])
 
     async def _follow(self) -> None:
         loop, hint = asyncio.get_running_loop(), asyncio.Event()

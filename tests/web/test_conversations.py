@@ -79,6 +79,16 @@ def test_what_a_person_does_with_it(page: Page) -> None:
     assert page.http.get(f"/api{path}").status_code == 410
 
 
+def test_words_that_were_taken_back_leave_the_list(page: Page) -> None:
+    """The list shows the first words that stand, not those that once stood."""
+    name = page.new()
+    page.say(name, "Not these words.")
+    answered(page, name)
+    assert page.get(f"/conversations/{name}")["words"] == "Not these words."
+    page.post(f"/conversations/{name}/undo", {})
+    assert page.get(f"/conversations/{name}")["words"] is None
+
+
 def test_what_it_took_is_told(page: Page) -> None:
     """Tokens in and out; money is unknown where nobody set a price."""
     name = page.new()

@@ -7,6 +7,7 @@ a place at a time: a lock says so, and where. `tenax link` lets another browser 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -34,9 +35,9 @@ __all__ = ["demo", "link", "serve"]
 
 PORTS_TRIED: Final = 20
 STOP_SECONDS: Final = 4.5
-START_SECONDS: Final = 60.0
 DEATHS_MAX: Final = 5
 DEATHS_SECONDS: Final = 60.0
+PAUSE_SECONDS: Final = 5.0
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -193,7 +194,7 @@ def _listen(config: Config) -> Iterator[socket.socket]:
             ) from error
         except OSError as error:
             listening.close()
-            if error.errno != 98:  # noqa: PLR2004  (taken: the next one)
+            if error.errno != errno.EADDRINUSE:
                 raise CannotOpen(
                     f"{host} cannot be listened on: {error.strerror}.", hint="Look at serve.host."
                 ) from error
@@ -270,20 +271,18 @@ class _Parent:
                           hint=f"Look into {self._config.places.state / 'log' / 'tenax.log'}")  # fmt: skip
 
     def _look_after(self) -> int:
-        pause = 0.0
         while True:
             assert self._child is not None
             code = self._child.wait()
             self._deaths.append(time.monotonic())
-            if len(self._deaths) == DEATHS_MAX and self._deaths[-1] - self._deaths[0] < DEATHS_SECONDS:
-                pause = 5.0
+            often = len(self._deaths) == DEATHS_MAX and self._deaths[-1] - self._deaths[0] < DEATHS_SECONDS
             how = f"signal {-code}" if code < 0 else f"code {code}"
             click.echo(f"The server is gone ({how}); starting it again.", err=True)
-            time.sleep(pause)
+            time.sleep(PAUSE_SECONDS if often else 0)
             while not (ready := self._start()).ok:
                 click.echo(f"tenax: {ready.error} Trying again.", err=True)
                 self._child.wait()
-                time.sleep(5.0)
+                time.sleep(PAUSE_SECONDS)
             click.echo("The server is back.", err=True)
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:

@@ -7,7 +7,7 @@ Idempotency-Key, and whatever else there is comes from the query. So what is doc
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from importlib import metadata
 from typing import Any, Final, get_type_hints
 
@@ -27,9 +27,9 @@ _KEY_CHARS_MAX: Final = 200
 _ERRORS: Final = {
     "400": "It cannot be taken as it is.",
     "401": "There is no cookie: open a link made by `tenax link`.",
-    "403": "It came from another site, or this user may not.",
+    "403": "It came from another site, or under another name.",
     "404": "There is no such thing of this user's.",
-    "409": "It stands against what is there.",
+    "409": "It stands against what is there, or is only for the person who runs this Tenax.",
     "410": "It was deleted.",
     "413": "It is too large.",
     "503": "The store does not answer now. Nothing is lost; send it again.",
@@ -101,25 +101,15 @@ class Endpoint:
         return given
 
 
-_ENDPOINTS: Final[list[Endpoint]] = []
-
-
 def endpoint(
     method: str, path: str, status: int = 200, *, public: bool = False
 ) -> Callable[[Callable[..., Awaitable[Any]]], Endpoint]:
     """Make an endpoint of a function. `public` ones need no cookie."""
 
     def made(handler: Callable[..., Awaitable[Any]]) -> Endpoint:
-        found = Endpoint(method, path, status, handler, public=public)
-        _ENDPOINTS.append(found)
-        return found
+        return Endpoint(method, path, status, handler, public=public)
 
     return made
-
-
-def endpoints() -> list[Endpoint]:
-    """All of them."""
-    return list(_ENDPOINTS)
 
 
 def _converted(name: str, value: str, kind: Any) -> Any:  # noqa: ANN401  (whatever the parameter is)
@@ -156,9 +146,8 @@ async def _body(request: Request, kind: Any) -> Any:  # noqa: ANN401  (whatever 
 # -- the page that says what there is --------------------------------------------------------------------------
 
 
-def openapi() -> dict[str, Any]:
+def openapi(found: Sequence[Endpoint]) -> dict[str, Any]:
     """What the server can be asked, as OpenAPI 3.1."""
-    found = endpoints()
     kinds = [Problem, *(each.body for each in found if each.body is not None)]
     kinds += [each.answer for each in found if each.answer not in {None, type(None), Response}]
     schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")

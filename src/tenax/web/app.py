@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -18,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from tenax.web import conversations, search, setup, stream, tour
-from tenax.web.api import endpoint, endpoints, openapi
+from tenax.web.api import Endpoint, endpoint, openapi
 from tenax.web.guard import Guard
 from tenax.web.house import House
 from tenax.web.links import COOKIE_SECONDS
@@ -33,6 +32,12 @@ _NO_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title
 _USED: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tenax</title>
 <main><h1>This link was used, or is too old</h1><p>A link works once, for a quarter of an hour.
 Run <code>tenax link</code> in a terminal, and open what it prints.</p></main></html>"""
+
+
+def endpoints() -> list[Endpoint]:
+    """Everything that can be asked, resource by resource."""
+    places = [globals(), *(vars(each) for each in _RESOURCES)]
+    return [each for place in places for each in place.values() if isinstance(each, Endpoint)]
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -50,7 +55,7 @@ async def health(call: Request) -> Health:  # noqa: ARG001  (an endpoint's signa
 
 async def describe(_call: Request) -> Response:
     """What there is, for programs."""
-    return JSONResponse(openapi())
+    return JSONResponse(openapi(endpoints()))
 
 
 async def follow_link(call: Request) -> Response:
@@ -79,6 +84,12 @@ async def page(_call: Request) -> Response:
     return FileResponse(index, headers={"cache-control": "no-cache"})
 
 
+async def notice(call: Request) -> Response:
+    """Whose work the page is built from."""
+    file = PAGE / "third-party.txt"
+    return FileResponse(file) if file.exists() else await not_found(call, Exception())
+
+
 async def not_found(call: Request, _error: Exception) -> Response:
     return problem(404, "Not found", f"There is nothing at {call.url.path[:200]}.")
 
@@ -98,7 +109,6 @@ class _Assets(StaticFiles):
 
 def application(house: House) -> Starlette:
     """The application around this house."""
-    assert all(_RESOURCES)  # imported, so that their endpoints are known
     public = frozenset(each.path for each in endpoints() if each.public)
     routes: list[Route | Mount] = [each.route for each in endpoints()]
     routes += [
@@ -108,7 +118,7 @@ def application(house: House) -> Starlette:
         Mount("/assets", GZipMiddleware(_Assets(directory=PAGE / "assets", check_dir=False))),
         *(Route(path, page) for path in ("/", "/setup", "/c/{id}")),
     ]
-    routes += [Route(f"/{name}", _file(name)) for name in ("favicon.svg", "third-party.txt")]
+    routes.append(Route("/third-party.txt", notice))
     app = Starlette(
         routes=routes,
         exception_handlers={404: not_found, 405: not_allowed},
@@ -116,11 +126,3 @@ def application(house: House) -> Starlette:
     )
     app.state.house = house
     return app
-
-
-def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
-    async def serve(call: Request) -> Response:
-        file = PAGE / name
-        return FileResponse(file) if file.exists() else await not_found(call, Exception())
-
-    return serve
