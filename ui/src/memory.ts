@@ -8,6 +8,16 @@ export function recall(key: string): string | null {
   }
 }
 
+/** The values of all keys that begin so. */
+export function recallAll(prefix: string): string[] {
+  try {
+    const keys = Object.keys(localStorage).filter((key) => key.startsWith(prefix));
+    return keys.flatMap((key) => localStorage.getItem(key) ?? []);
+  } catch {
+    return [];
+  }
+}
+
 /** True if it is kept. */
 export function remember(key: string, value: string): boolean {
   try {

@@ -1,15 +1,18 @@
 // Messages that the server has not confirmed. They stay in the browser's storage until their 202 came, and are sent
 // again by themselves; the Idempotency-Key makes it harmless to send one twice. Each goes to its conversation in order.
+// Each is an entry of its own there, so that no tab writes over what another one keeps.
 import { signal } from "@preact/signals";
 import { call, conversationPath, newKey, Problem } from "./api";
-import { recall, remember } from "./memory";
+import { recallAll, remember } from "./memory";
 import type { How, Listed } from "./types";
 
-const STORED = "tenax.outbox";
+const STORED = "tenax.outbox.";
 const WAIT_MS = [500, 1000, 2000, 4000, 8000, 15_000];
 
 export interface Outgoing {
   key: string;
+  /** Milliseconds of this browser's clock; gives the order of what waits. */
+  written: number;
   /** null: a conversation has to be opened for it first. */
   conversation: string | null;
   leaving: string | null;
@@ -27,34 +30,47 @@ export interface Outgoing {
 export const outbox = signal<Outgoing[]>(load());
 
 function load(): Outgoing[] {
-  try {
-    const held = JSON.parse(recall(STORED) ?? "[]") as unknown;
-    return Array.isArray(held) ? (held as Outgoing[]) : [];
-  } catch {
-    return [];
-  }
+  const held = recallAll(STORED).flatMap((each) => {
+    try {
+      return [JSON.parse(each) as Outgoing];
+    } catch {
+      return [];
+    }
+  });
+  return held.sort((a, b) => a.written - b.written || (a.key < b.key ? -1 : 1));
 }
 
-/** A message is beyond the browser's quota: what this tab holds is then more than what is stored. */
-let unsaved = false;
+/** Messages beyond the browser's quota: only this tab holds them. */
+const unsaved = new Set<string>();
 
 /** True if the browser keeps it; else it lives as long as the tab. */
-function save(next: Outgoing[]): boolean {
-  outbox.value = next;
-  const waiting = next.filter((each) => each.seq === undefined);
-  unsaved = !remember(STORED, waiting.length === 0 ? "" : JSON.stringify(waiting));
-  return !unsaved;
+function keep(message: Outgoing): boolean {
+  const known = outbox.value.some((each) => each.key === message.key);
+  outbox.value = known
+    ? outbox.value.map((each) => (each.key === message.key ? message : each))
+    : [...outbox.value, message];
+  const kept = remember(STORED + message.key, message.seq === undefined ? JSON.stringify(message) : "");
+  if (kept) unsaved.delete(message.key);
+  else unsaved.add(message.key);
+  return kept;
 }
 
 /** Take over what other tabs sent or added. */
 function refresh(): void {
-  if (!unsaved) outbox.value = [...outbox.value.filter((each) => each.seq !== undefined), ...load()];
+  const ours = outbox.value.filter((each) => each.seq !== undefined || unsaved.has(each.key));
+  outbox.value = [...ours, ...load().filter((each) => !ours.some((one) => one.key === each.key))];
 }
 
-const alter = (key: string, fields: Partial<Outgoing>): boolean =>
-  save(outbox.value.map((each) => (each.key === key ? { ...each, ...fields } : each)));
+function alter(key: string, fields: Partial<Outgoing>): void {
+  const message = outbox.value.find((each) => each.key === key);
+  if (message !== undefined) keep({ ...message, ...fields });
+}
 
-export const discard = (key: string): boolean => save(outbox.value.filter((each) => each.key !== key));
+export function discard(key: string): void {
+  outbox.value = outbox.value.filter((each) => each.key !== key);
+  unsaved.delete(key);
+  remember(STORED + key, "");
+}
 
 export interface OutboxEvents {
   /** A conversation was opened for a message. */
@@ -68,25 +84,24 @@ let busy = false;
 export function startOutbox(heard: OutboxEvents): void {
   events = heard;
   window.addEventListener("storage", (event) => {
-    if (event.key === STORED) refresh();
+    if (event.key === null || event.key.startsWith(STORED)) refresh();
   });
   window.addEventListener("online", () => void pump(true));
   void pump();
 }
 
-export function submit(message: Omit<Outgoing, "key" | "tries">): boolean {
-  const kept = save([...outbox.value, { ...message, key: newKey(), tries: 0 }]);
+export function submit(message: Omit<Outgoing, "key" | "written" | "tries">): boolean {
+  const written = Math.max(Date.now(), (outbox.value.at(-1)?.written ?? 0) + 1);
+  const kept = keep({ ...message, key: newKey(), written, tries: 0 });
   void pump();
   return kept;
 }
 
 export function retry(key: string): void {
-  save(
-    outbox.value.map((each) => {
-      const { refused: _refused, ...rest } = each;
-      return each.key === key ? { ...rest, tries: 0 } : each;
-    }),
-  );
+  const message = outbox.value.find((each) => each.key === key);
+  if (message === undefined) return;
+  const { refused: _refused, ...rest } = message;
+  keep({ ...rest, tries: 0 });
   void pump(true);
 }
 
@@ -133,7 +148,7 @@ async function send(message: Outgoing): Promise<boolean> {
       const listed = await call<Listed>("POST", "/api/conversations", body);
       conversation = listed.id;
       const id = conversation; // what else was written there waits for the same conversation
-      save(outbox.value.map((each) => (each.conversation === null ? { ...each, conversation: id } : each)));
+      outbox.value.filter((each) => each.conversation === null).forEach((each) => keep({ ...each, conversation: id }));
       events.opened(listed, message.key);
     }
     const path = conversationPath(conversation, "/messages");

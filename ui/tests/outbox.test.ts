@@ -13,7 +13,10 @@ async function load(): Promise<Outbox> {
   return import("../src/outbox");
 }
 
-const stored = (): { text: string }[] => JSON.parse(localStorage.getItem("tenax.outbox") ?? "[]") as { text: string }[];
+const stored = (): { text: string }[] =>
+  Object.values(localStorage)
+    .map((each) => JSON.parse(String(each)) as { text: string; written: number })
+    .sort((a, b) => a.written - b.written);
 const json = (status: number, body: object): Response => new Response(JSON.stringify(body), { status });
 
 beforeEach(() => {
@@ -56,6 +59,18 @@ describe("the outbox", () => {
     await pump();
     expect(asked[0]).toEqual({ path: "/api/conversations/c_1/messages", key: first, body: { text: "hold on", how: "queue" } });
     expect(stored()).toEqual([]);
+  });
+
+  it("of one tab writes over nothing that another tab keeps, before it heard of it", async () => {
+    const [first, second] = [await load(), await load()];
+    first.submit(MESSAGE);
+    await vi.advanceTimersByTimeAsync(100);
+    second.submit({ ...MESSAGE, conversation: "c_2", text: "from the other tab" });
+    await vi.advanceTimersByTimeAsync(100);
+    first.discard(first.outbox.value[0]!.key);
+    expect(stored().map((each) => each.text)).toEqual(["from the other tab"]);
+    first.submit({ ...MESSAGE, text: "and on" });
+    expect(stored().map((each) => each.text)).toEqual(["from the other tab", "and on"]);
   });
 
   it("stops at a refusal and says why; the person may try again", async () => {
