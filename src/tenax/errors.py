@@ -14,6 +14,7 @@
     │   │   └── StretchMoved     a compaction came first: go on in `by`
     │   ├── LeaseLost            somebody else took the lease, or it was released
     │   ├── CursorMoved          another process advanced this reader
+    │   ├── FactChanged          what is remembered was changed meanwhile
     │   ├── DedupReused          the same id came before with another body
     │   └── RunConflict          a second run, or none where one is needed
     ├── ToolFailed               a tool could not do it; the sentence is for the model and the person
@@ -95,6 +96,10 @@ class LeaseLost(Refused):
 
 class CursorMoved(Refused):
     """The cursor does not stand where the caller thought."""
+
+
+class FactChanged(Refused):
+    """The fact is no longer what the caller saw."""
 
 
 class DedupReused(Refused):

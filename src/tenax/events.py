@@ -24,6 +24,7 @@ __all__ = [
     "FACTS",
     "KINDS",
     "PARTIALS",
+    "TEMPORARY",
     "ApprovalAnswered",
     "ApprovalAsked",
     "Blob",
@@ -41,6 +42,9 @@ __all__ = [
     "ConversationTitled",
     "Copied",
     "Event",
+    "MemoryDue",
+    "MemoryNoted",
+    "MemoryRecalled",
     "MessageAssistant",
     "MessagePartial",
     "MessageSystem",
@@ -69,6 +73,8 @@ __all__ = [
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 """The largest body of one event. Larger things are blobs."""
+TEMPORARY = "temporary"
+"""The `source` of a conversation of which nothing is remembered, and into which nothing is recalled."""
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -226,7 +232,8 @@ class ContentErased(Event, frozen=True):
 class ContextOpened(Event, frozen=True):
     """An epoch begins: requests grow at their end only, until the next one.
 
-    `prompt` and `tools` are blobs. Tool results up to `trimmed_to` are shortened, because the context was too long.
+    `prompt` and `tools` are blobs, and so is `memory`, the part of the prompt that says what is remembered: it is the same as
+    long as the stretch lasts. Tool results up to `trimmed_to` are shortened, because the context was too long.
     """
 
     kind: ClassVar[str] = "context.opened"
@@ -237,6 +244,7 @@ class ContextOpened(Event, frozen=True):
     settings: dict[str, Any] = {}
     renderer: int = 1
     trimmed_to: int = 0
+    memory: Blob | None = None
 
 
 class ContextKept(Event, frozen=True):
@@ -471,6 +479,46 @@ class RunRecovered(Event, frozen=True):
     state: Literal["recovered", "neutral"]
 
 
+# -- memory ------------------------------------------------------------------------------------------------
+
+
+class MemoryRecalled(Event, frozen=True):
+    """What memories knew about the inputs of this run, by the name of the memory, and which of them did not answer in time.
+
+    `facts` are those of the built-in memory.
+    """
+
+    kind: ClassVar[str] = "memory.recalled"
+    texts: dict[str, str] = {}
+    missed: list[str] = []
+    facts: list[str] = []
+    repaired: bool = False
+
+
+class MemoryNoted(Event, frozen=True):
+    """The built-in memory was changed from this conversation. `undone` takes back what the event at `of` says."""
+
+    kind: ClassVar[str] = "memory.noted"
+    fact: str
+    version: int
+    action: Literal["added", "replaced", "removed", "undone"]
+    text: str = ""
+    by: Literal["model", "review", "person"] = "model"
+    of: int = 0
+    repaired: bool = False
+
+
+class MemoryDue(Event, frozen=True):
+    """A boundary: memories are owed the end of `session`, up to `upto`. `owner` is whose providers owe it."""
+
+    kind: ClassVar[str] = "memory.due"
+    person: ClassVar[bool] = True
+    session: str
+    upto: int
+    reason: Literal["new", "switch", "evicted", "idle", "compacted", "cleared", "shutdown"]
+    owner: str = ""
+
+
 class Unknown(msgspec.Struct, frozen=True):
     """An event of a later version, or an erased one: only its header can be read."""
 
@@ -514,6 +562,9 @@ KINDS: dict[str, type[Event]] = {
         RunLate,
         RunSealed,
         RunRecovered,
+        MemoryRecalled,
+        MemoryNoted,
+        MemoryDue,
     )
 }
 PARTIALS: dict[int, type[Event]] = {each.code: each for each in KINDS.values() if each.code}

@@ -14,6 +14,7 @@ from tenax.cli import doctor
 from tenax.cli import tenax as command
 from tenax.cli.frame import run
 from tenax.events import ConversationOpened, MessageUser
+from tenax.journal.schema import SCHEMA_VERSION
 from tenax.parts import Text
 from tests.support.world import build
 
@@ -68,7 +69,7 @@ def test_a_healthy_store_is_ok(store: Path, said: Said) -> None:
     """Places, versions, schema, incarnation, and what was proved."""
     assert run(command, ["doctor"]) == 0
     out, err = said()
-    assert f"engine       SQLite {apsw.sqlite_lib_version()}, schema 1\n" in out
+    assert f"engine       SQLite {apsw.sqlite_lib_version()}, schema {SCHEMA_VERSION}\n" in out
     assert "incarnation  " in out
     assert out.splitlines()[-1].startswith("5 conversations, ")
     assert out.endswith("3 blobs: ok\n")
@@ -92,7 +93,7 @@ def test_json_is_for_programs(store: Path, said: Said) -> None:
     assert run(command, ["doctor", "--json"]) == 0
     found = msgspec.json.decode(said()[0])
     assert found["ok"]
-    assert found["store"]["schema"] == 1
+    assert found["store"]["schema"] == SCHEMA_VERSION
     assert found["checked"]["conversations"] == 5
     assert found["problems"] == []
     damage(store, "delete from mentions")

@@ -11,16 +11,21 @@ import pytest
 
 import tenax
 from tenax.events import (
+    Blob,
     ContextCompacted,
+    ContextOpened,
     ContextSummarised,
     ConversationOpened,
     ConversationTitled,
+    MemoryNoted,
+    MemoryRecalled,
     MessageAssistant,
     MessageUser,
     ReplyDelta,
 )
 from tenax.journal import Journal
 from tenax.journal.check import verify
+from tenax.journal.facts import Facts
 from tenax.parts import File, Text
 
 SECRET = "hunter2-correct-horse-battery"
@@ -53,7 +58,7 @@ def everywhere(url: str, tmp_path: Path) -> list[str]:
 
 
 def tell(journal: Journal) -> tuple[str, list[int]]:
-    """A conversation whose secret has spread: into an answer, its partials, a summary, a title, a blob, a fork."""
+    """A conversation whose secret has spread: into an answer, its partials, a summary, a title, a blob, a fork, the memory."""
     talk = journal.ids.conversation()
     journal.append(talk, [ConversationOpened(journal.user or "", "first")])
     blob = journal.put_blob(f"file with {SECRET} in it".encode() * 1000)
@@ -64,6 +69,7 @@ def tell(journal: Journal) -> tuple[str, list[int]]:
         journal.append(talk, [ReplyDelta(asked, offset, f"{SECRET} ")])
     answered = journal.append(talk, [MessageAssistant([Text(f"so it is {SECRET}")], request=asked)])[0].seq
     journal.append(talk, [MessageUser([Text("something harmless")])])
+    remember(journal, talk, asked)
     journal.append(talk, [ConversationTitled(f"About {SECRET}", derived=True)])
     journal.fork(talk)
     head = journal.head(talk).head
@@ -71,6 +77,21 @@ def tell(journal: Journal) -> tuple[str, list[int]]:
     journal.append(talk, [summary, ContextCompacted("first", "second", head + 1, head, head)])
     journal.fork(talk)
     return talk, [asked, answered]
+
+
+def remember(journal: Journal, talk: str, asked: int) -> None:
+    """It was learned, changed and forgotten, and recalled into another conversation and its prompt."""
+    facts, other = Facts(journal), journal.ids.conversation()
+    fact = facts.add(f"has the password {SECRET}", conversation=talk, seq=asked)
+    facts.change(fact.id, was=1, text=f"had the password {SECRET}")
+    facts.remove(fact.id, was=2)
+    journal.append(talk, [MemoryNoted(fact.id, 1, "added", fact.text)])
+    memory, tools = (
+        Blob(journal.put_blob(each)) for each in (f"- had the password {SECRET}".encode(), b"[]")
+    )
+    opened = ContextOpened("start", "m", memory, tools, memory=memory)
+    recalled = MemoryRecalled({"built in": fact.text}, facts=[fact.id])
+    journal.append(other, [ConversationOpened(journal.user or "", "other"), opened, recalled])
 
 
 def erase(journal: Journal, talk: str, seqs: list[int]) -> None:

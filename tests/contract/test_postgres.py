@@ -20,6 +20,7 @@ import tenax
 from tenax.clock import Clock, SystemClock
 from tenax.errors import (
     CannotOpen,
+    InvalidInput,
     OutcomeUnknown,
     SchemaTooNew,
     StoreFull,
@@ -29,9 +30,11 @@ from tenax.errors import (
 from tenax.journal import Journal, postgres
 from tenax.journal.base import Dedup, Lease, Reader
 from tenax.journal.check import verify
+from tenax.journal.facts import Facts
 from tenax.journal.postgres import PostgresStore, translate
 from tenax.journal.postgres_hints import MANY, NOTICES_PER_SECOND_MAX
 from tenax.journal.postgres_link import SETTINGS, Connection
+from tenax.journal.schema import SCHEMA_VERSION
 from tenax.journal.store import Trouble
 from tenax.testing import FaultyJournal
 from tenax.testing.contract import JournalContract
@@ -234,7 +237,7 @@ def test_processes_that_open_an_empty_database_at_once_make_one_store(postgres_u
     with tenax.open(postgres_url, user="ada") as journal:
         assert sorted(each.conversation for each in journal.conversations()) == told
         assert verify(journal).problems == []
-    assert ask(postgres_url, "select count(*), max(schema) from store") == [(1, 1)]
+    assert ask(postgres_url, "select count(*), max(schema) from store") == [(1, SCHEMA_VERSION)]
 
 
 def test_the_same_store_has_the_same_incarnation(postgres_url: str, journal: Journal) -> None:
@@ -381,7 +384,7 @@ def test_an_append_to_a_store_that_a_newer_tenax_changed_is_refused(
         journal.append(name, [say("x")])
     with pytest.raises(SchemaTooNew):
         begin(journal)
-    ask(postgres_url, "update store set schema = 1")
+    ask(postgres_url, f"update store set schema = {SCHEMA_VERSION}")
     assert said(journal, name) == []
     assert len(journal.conversations()) == 1
 
@@ -790,3 +793,49 @@ def test_a_restart_of_the_server_reaps_nobody_who_lives(mode: str) -> None:
             )
             _die(another)
             wait_for(lambda: not any(each.alive for each in journal.instances() if each.id == dead), 5.0)
+
+
+def test_who_learns_from_a_message_waits_for_its_erasure(
+    journal: Journal, another: Journal, postgres_url: str
+) -> None:
+    """And is then refused: the text that was read before does not come back as a fact."""
+    name = begin(journal, say("secret"))
+    faulty = FaultyJournal(journal)
+    hold = faulty.faults.hold("store:commit")
+    with ThreadPoolExecutor(2) as pool:
+        erasing = pool.submit(faulty.erase, name, [2], by="ada")
+        hold.wait_until_reached()
+        learning = pool.submit(Facts(another).add, "secret", conversation=name, seq=2)
+        wait_for(lambda: ask(postgres_url, "select 1 from pg_stat_activity where wait_event_type = 'Lock'"))
+        hold.release()
+        assert erasing.result(30).conversations == {name: [2]}
+        with pytest.raises(InvalidInput, match="may have been erased"):
+            learning.result(30)
+    assert Facts(journal).standing() == []
+
+
+def test_an_erasure_waits_for_who_learns_from_its_message(
+    journal: Journal, another: Journal, postgres_url: str
+) -> None:
+    """And takes what was learned meanwhile."""
+    name = begin(journal, say("secret"))
+    facts, waits = Facts(another), "select 1 from pg_stat_activity where wait_event_type = 'Lock'"
+    store = store_of(another)
+    with ThreadPoolExecutor(1) as pool:
+        with store.transaction() as tx:
+            tx.run("change_memory", {"owner": "ada"})
+            place = another.number(name) << 32 | 2
+            row = {
+                "id": "f_1",
+                "version": 1,
+                "state": "standing",
+                "text": "secret",
+                "about": "note",
+                "by": "model",
+            }
+            rest = dict.fromkeys(("scope", "replaces", "replaced", "key"))
+            tx.run("put_fact", {"owner": "ada", "at": 1, "place": place, **row, **rest})
+            erasing = pool.submit(journal.erase, name, [2], by="ada")
+            wait_for(lambda: ask(postgres_url, waits))
+        erasing.result(30)
+    assert facts.standing() == []

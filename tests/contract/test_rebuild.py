@@ -31,6 +31,7 @@ HURT = {
     "list wrong": "update conversations set title = 'x', pinned = 0, archived = 1, updated_at = 5, opened_at = 5, "
     "source = 'x' where num = :num",
     "mentions gone": "delete from mentions where place between :low and :high",
+    "authors gone": "delete from authors where conversation = :num",
     "cursors wrong": "update cursors set behind = 1 - behind where conversation = :num",
 }
 
@@ -47,13 +48,25 @@ def test_an_index_is_made_anew_from_the_events(world: World, engine_url: str, hu
     assert list(map(str, verify(world.journal).problems)) == []
 
 
-def anew(world: World, version: int = 0) -> None:
-    store = world.journal.store
-    num = store.num("ada", world.talk)
+def test_authors_that_have_written_nothing_are_forgotten(world: World, engine_url: str) -> None:
+    """But where an input was erased: nothing else tells who wrote it."""
+    with hands(world, engine_url) as inside:
+        for name in (world.old, world.talk):
+            num = inside.num(name)
+            inside.run("insert into authors (conversation, author) values (:num, 'mallory')", num=num)
+            anew(world, name=name)
+        found = inside.run("select conversation, author from authors where author = 'mallory'")
+        assert found == [(inside.num(world.talk), "mallory")]
+    assert verify(world.journal).ok
+
+
+def anew(world: World, version: int = 0, name: str = "") -> None:
+    store, name = world.journal.store, name or world.talk
+    num = store.num("ada", name)
 
     def work(tx: Any) -> None:
         head = tx.run("prove_head", {"num": num})[0][0]
-        rebuild(tx, HeadState(num, world.talk, "ada", head=head, version=version))
+        rebuild(tx, HeadState(num, name, "ada", head=head, version=version))
 
     store.change(work)
 

@@ -33,10 +33,12 @@ from tenax.events import (
     ConversationRewound,
     ConversationTitled,
     Event,
+    MemoryDue,
     MessageAssistant,
     MessagePartial,
     MessageSystem,
     MessageTool,
+    MessageUser,
     RunFinished,
     RunLate,
     RunSealed,
@@ -62,6 +64,7 @@ READERS = [
     Reader("index", "facts", "beginning"),
     Reader("sender", "facts", "now"),
     Reader("memory", "turns", "now"),
+    Reader("commit", "due", "now"),
 ]
 
 
@@ -151,9 +154,10 @@ class Beside(RuleBasedStateMachine):
             lambda: self.model.open(user, name, stretch) and None,
         )
 
-    @rule(user=USERS, name=NAMES, text=WORDS, ask=st.booleans())
-    def say(self, user: str, name: str, text: str, ask: bool) -> None:
-        self.append(user, name, say(text, ask=ask), "user", text=text, ask=ask)
+    @rule(user=USERS, name=NAMES, text=WORDS, ask=st.booleans(), author=st.sampled_from(["", "ada", "eve"]))
+    def say(self, user: str, name: str, text: str, ask: bool, author: str) -> None:
+        event = MessageUser([Text(text)], author=author, ask=ask)
+        self.append(user, name, event, "user", text=text, ask=ask, author=author)
 
     @rule(
         user=USERS, name=NAMES, text=WORDS, back=st.none() | BACK, run=st.sampled_from([None, "r-1", "r-2"])
@@ -211,6 +215,11 @@ class Beside(RuleBasedStateMachine):
     @rule(user=USERS, name=NAMES, run=st.sampled_from(["r-1", "r-2"]))
     def finish(self, user: str, name: str, run: str) -> None:
         self.append(user, name, RunFinished("completed"), "finished", run)
+
+    @rule(user=USERS, name=NAMES, back=st.integers(-1, 6))
+    def boundary(self, user: str, name: str, back: int) -> None:
+        upto = max(0, self.head(user, name) - back)
+        self.append(user, name, MemoryDue("s", upto, "switch"), "due", upto=upto)
 
     @rule(user=USERS, name=NAMES, sealed=st.booleans())
     def late(self, user: str, name: str, sealed: bool) -> None:
@@ -411,9 +420,21 @@ class Beside(RuleBasedStateMachine):
         head = journal.head(model.name)
         expected = model.summary()
         shown = {field: getattr(listed, field) for field in ("title", "pinned", "archived")}
-        fields = ("head", "facts", "turns", "revision", "epoch", "run", "stretch", "unanswered", "messages")
+        fields = (
+            "head",
+            "facts",
+            "turns",
+            "due",
+            "revision",
+            "epoch",
+            "run",
+            "stretch",
+            "unanswered",
+            "messages",
+        )
         assert {**{field: getattr(head, field) for field in fields}, **shown} == expected
         assert (listed.messages, listed.running) == (expected["messages"], expected["run"] is not None)
+        assert (journal.owed(model.name), journal.shared(model.name)) == (model.owed(), model.shared())
         rows = model.rows()
         assert [(row.first, row.last, row.role) for row in journal.rows(model.name, limit=1000)] == rows
         read = journal.read(model.name, limit=10_000)

@@ -474,6 +474,10 @@ _orphan(
     "cursors",
     "insert into cursors (conversation, reader, follows, seq, behind) values (:num, 'notes', 'facts', 0, 0)",
 )
+_orphan("authors", "insert into authors (conversation, author) values (:num, 'eve')")
+_orphan(
+    "letters", "insert into letters (conversation, reader, seq, error, at) values (:num, 'notes', 1, 'x', 0)"
+)
 _orphan("stretches", "insert into stretches (owner, name, conversation, opened_at, opened_seq, covers_to, messages) "
         "values ('ada', 's_gone', :num, 0, 1, 0, 0)")  # fmt: skip
 
@@ -525,6 +529,59 @@ def a_fence_that_is_no_number(hands: Hands, world: World) -> None:
 @damage(None, "has only one of holder and token")
 def a_holder_without_a_token(hands: Hands, world: World) -> None:
     hands.run("update leases set token = null where name = :name", name=f"reader:notes:{world.carried}")
+
+
+@damage("talk", "'eve' has written here, and does not count as an author")
+def an_author_that_is_gone(hands: Hands, world: World) -> None:
+    hands.run("delete from authors where conversation = :num", num=hands.num())
+
+
+@damage("old", "'mallory' counts as an author, and has written nothing")
+def an_author_too_many(hands: Hands, world: World) -> None:
+    num = hands.num(world.old)
+    hands.run("insert into authors (conversation, author) values (:num, 'mallory')", num=num)
+
+
+@damage("talk", "The reader notes gave up on this, and stands at 5")
+def a_letter_that_the_reader_has_yet_to_reach(hands: Hands, world: World) -> None:
+    hands.run("update letters set seq = 7 where conversation = :num", num=hands.num())
+
+
+@damage("old", "The reader nobody gave up on this, and stands at 0")
+def a_letter_of_no_reader(hands: Hands, world: World) -> None:
+    hands.run("insert into letters (conversation, reader, seq, error, at) values (:num, 'nobody', 1, 'x', 0)",
+              num=hands.num(world.old))  # fmt: skip
+
+
+@damage("talk", "counts as named here, and is not")
+def a_fact_that_is_not_named(hands: Hands, world: World) -> None:
+    hands.run("insert into mentions (owner, hash, place) values ('ada', 'f_1', :at)", at=hands.at("kept"))
+
+
+@damage(None, "follows none")
+def a_version_of_a_fact_that_is_gone(hands: Hands, world: World) -> None:
+    hands.run("delete from facts where id = :id and version = 1", id=world.fact)
+
+
+@damage(None, "at revision None")
+def facts_without_a_revision(hands: Hands, world: World) -> None:
+    hands.run("delete from memories where owner = 'bob'")
+
+
+@damage("talk", "was learned from this, and nothing stands here")
+def a_fact_that_was_learned_from_what_was_erased(hands: Hands, world: World) -> None:
+    hands.run("update facts set place = :at where id = :id and version = 1",
+              at=hands.at("r_3 asked"), id=world.fact)  # fmt: skip
+
+
+@damage(None, "is of a conversation that ada does not have")
+def a_fact_that_was_learned_from_another_user(hands: Hands, world: World) -> None:
+    hands.run("update facts set place = :at where id = :id", at=hands.at(2, world.other), id=world.fact)
+
+
+@damage(None, "is of a conversation that ada does not have")
+def a_fact_for_a_conversation_that_is_gone(hands: Hands, world: World) -> None:
+    hands.run("update facts set scope = 77 where id = :id", id=world.fact)
 
 
 @damage(None, "Its own row does not name schema")

@@ -14,6 +14,7 @@ from tenax.events import (
     ConversationOpened,
     ConversationRewound,
     MessageAssistant,
+    MessageUser,
     ReplyDelta,
     RunFinished,
     RunStarted,
@@ -21,6 +22,7 @@ from tenax.events import (
 from tenax.journal import Journal
 from tenax.journal.base import Reader
 from tenax.journal.check import Problem, verify
+from tenax.journal.facts import Facts
 from tenax.journal.place import SEQ_BITS
 from tenax.journal.store import Row, Store
 from tenax.parts import Text
@@ -59,6 +61,12 @@ def advance(world: World) -> None:
     world.journal.advance(NOTES, world.talk, world.journal.head(world.talk).head, was=5, lease=lease)
 
 
+def bury(world: World) -> None:
+    lease = world.journal.claim(f"reader:notes:{world.talk}", "test", 60, take_over=True)
+    assert lease is not None
+    world.journal.bury(NOTES, world.talk, 7, was=5, error="no", lease=lease)
+
+
 def undo(world: World) -> None:
     answer(world)
     world.say("new", ConversationRewound(world.seqs["waiting"]))
@@ -86,6 +94,14 @@ ACTS: dict[str, Callable[[World], object]] = {
     ),
     "reader": lambda world: world.journal.behind(Reader("new", "turns")),
     "advance": advance,
+    "bury": bury,
+    "guest": lambda world: world.say("new", MessageUser([Text("and I?")], author="mallory")),
+    "remember": lambda world: Facts(world.journal).add(
+        "new", conversation=world.talk, seq=world.seqs["kept"]
+    ),
+    "erase what was learned": lambda world: world.journal.erase(
+        world.talk, [world.seqs["kept"], world.seqs["guest"]], by="ada"
+    ),
     "delete": answer_and_delete,
 }
 
@@ -94,7 +110,7 @@ ACTS: dict[str, Callable[[World], object]] = {
 @pytest.mark.parametrize(
     "name",
     ["last_fact", "prove_head", "prove_facts", "prove_partials", "prove_rows", "prove_stretches", "prove_runs",
-     "prove_mentions", "prove_cursors"],
+     "prove_mentions", "prove_cursors", "prove_authors", "prove_letters"],
 )  # fmt: skip
 def test_what_happens_meanwhile_is_no_damage(name: str, act: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever others do between two reads, nothing healthy is called wrong."""

@@ -6,6 +6,7 @@ would, and opened again. What was acknowledged is there under its number; what w
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tenax.errors import NoSuchConversation, OutcomeUnknown, StoreUnavailable
+from tenax.errors import NoSuchConversation, OutcomeUnknown, StoreError, StoreUnavailable
 from tenax.journal import Journal
 from tenax.journal.check import verify
+from tenax.journal.facts import Facts
 from tenax.testing import FaultVfs, FaultyJournal, SimClock
 from tenax.testing.contract.base import begin, said, say
 from tenax.testing.vfs import Fault, What
@@ -134,5 +136,34 @@ def test_nobody_is_lied_to_when_the_nth_step_fails(
     else:
         pytest.fail("the operation never finished")
     assert fired
+    assert verify(journal).problems == []
+    journal.close()
+
+
+@pytest.mark.parametrize("fault", list(Fault), ids=lambda fault: fault.name)
+@pytest.mark.parametrize("what", ["statement", "write", "sync"])
+def test_what_is_remembered_is_changed_once_when_the_nth_step_fails(
+    disk: FaultVfs, tmp_path: Path, what: What, fault: Fault
+) -> None:
+    """Whoever was told that it failed asks again with the same key: one version more, never two and never none."""
+    path = tmp_path / "tenax.db"
+    journal = disk.open(path, clock=SimClock(), patience=PATIENCE)
+    fact = Facts(journal).add("0").id
+    for nth in range(1, N_MAX):
+        disk.fail(what, fault, nth=nth, times=1)
+        facts = Facts(journal)
+        with contextlib.suppress(StoreError):
+            facts.change(fact, was=nth, text=f"{nth}", key=f"{nth}")
+        finished = not disk.fired
+        disk.heal()
+        stored = facts.change(fact, was=nth, text=f"{nth}", key=f"{nth}")
+        assert (stored.version, stored.text) == (nth + 1, f"{nth}")
+        journal.close()
+        journal = disk.open(path, clock=SimClock(), patience=PATIENCE)
+        assert [each.text for each in Facts(journal).versions(fact)] == [f"{n}" for n in range(nth + 1)]
+        if finished:
+            break
+    else:
+        pytest.fail("the operation never finished")
     assert verify(journal).problems == []
     journal.close()

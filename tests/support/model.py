@@ -35,6 +35,7 @@ STRUCTURE = {
     "started",
     "finished",
     "sealed",
+    "due",
 }
 
 
@@ -166,7 +167,8 @@ class Conversation:
         return {
             "head": self.head,
             "facts": self.facts()[-1].seq,
-            "turns": self.last("finished"),
+            "turns": self.last("finished", "rewound", "cleared", "restored"),
+            "due": self.last("due"),
             "revision": max(changing, default=0),
             "epoch": self.last("compacted", "rewound", "cleared", "restored", "erased"),
             "run": self.run(),
@@ -193,6 +195,27 @@ class Conversation:
         self.entries.append(entry)
         self.head = seq
         return entry
+
+    def owed(self) -> int:
+        """The last finished turn after the last boundary that no undo has taken back."""
+        upto = [0, *(each.fields["upto"] for each in self.facts() if each.kind == "due")][-1]
+        undone: dict[int, Entry] = {}
+        for each in self.facts():
+            if each.kind in {"rewound", "cleared"}:
+                for turn in self.facts():
+                    if turn.kind == "finished" and each.fields.get("to", 0) < turn.seq < each.seq:
+                        undone.setdefault(turn.seq, each)
+            elif each.kind == "restored":
+                undone = {seq: by for seq, by in undone.items() if by.seq != each.fields["of"]}
+        turns = [each.seq for each in self.facts() if each.kind == "finished" and each.seq > upto]
+        return max((seq for seq in turns if seq not in undone or undone[seq].kind == "cleared"), default=0)
+
+    def shared(self) -> bool:
+        return any(each.fields.get("author", "") not in {"", self.user} for each in self.facts())
+
+    def _check_due(self, seq: int, run: str | None, upto: int) -> None:
+        if upto >= seq:
+            raise InvalidInput("due")
 
     def _no_run(self) -> None:
         if self.run() is not None:

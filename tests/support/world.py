@@ -1,4 +1,4 @@
-"""A small world in a store: every kind of event, two users, readers, leases, blobs, a fork, a deleted conversation.
+"""A small world in a store: events of all sorts, two users, readers, leases, blobs, facts, a fork, a deleted conversation.
 
 `build` makes it through the journal alone; `Hands` reaches into the store past the journal, to damage it.
 """
@@ -26,6 +26,9 @@ from tenax.events import (
     ConversationRewound,
     ConversationTitled,
     Event,
+    MemoryDue,
+    MemoryNoted,
+    MemoryRecalled,
     MessageAssistant,
     MessagePartial,
     MessageSystem,
@@ -40,6 +43,7 @@ from tenax.events import (
 )
 from tenax.journal import Journal
 from tenax.journal.base import Dedup, Entry, Reader
+from tenax.journal.facts import Facts
 from tenax.journal.place import SEQ_BITS
 from tenax.parts import File, Text, ToolCall, ToolResult
 
@@ -59,6 +63,7 @@ class World:
     other: str = "c_other"
     fork: str = ""
     blob: str = ""
+    fact: str = ""
     seqs: dict[str, int] = field(default_factory=dict)
 
     def all(self) -> list[tuple[str, str]]:
@@ -93,6 +98,7 @@ def build(journal: Journal) -> World:
     journal.behind(DELIVERY)
     world.fork = journal.fork(world.old)
     _follow(world)
+    _memory(world)
     _end_of_talk(world)
     return world
 
@@ -104,6 +110,7 @@ def _old(world: World) -> None:
     append(old, [ConversationCleared()])
     append(old, [words("third"), MessageAssistant([Text("and an answer")])])
     append(old, [MessageUser([Text("here"), File(world.blob, "image/png", "a.png")])])
+    append(old, [MessageUser([Text("may I?")], author="eve")])
     append(old, [ConversationArchived(archived=True)])
     append(old, [StretchEnded("s_old", "new conversation")])
 
@@ -191,6 +198,24 @@ def _follow(world: World) -> None:
     lease = journal.claim(f"reader:notes:{world.carried}", "test", 60)
     assert lease is not None
     journal.defer(NOTES, world.carried, seconds=60, error="not now", lease=lease)
+
+
+def _memory(world: World) -> None:
+    """Facts that were changed, replaced and forgotten, here and by another user; a boundary, and a turn given up on."""
+    journal, facts = world.journal, Facts(world.journal)
+    guest = world.say("guest", MessageUser([Text("I am new here")], author="eve"))
+    fact = facts.add("likes cats", conversation=world.talk, seq=world.seqs["kept"])
+    world.fact = facts.change(fact.id, was=1, text="has a cat", by="review", key="call-1").id
+    facts.remove(facts.add("of the guest", conversation=world.talk, seq=guest).id, was=1)
+    facts.add("has two cats", replaces=(facts.add("has no dog").id, 1))
+    Facts(journal.of("bob")).add("is bob", about="profile")
+    world.say("noted", MemoryNoted(fact.id, 1, "added", "likes cats"))
+    world.say("recalled", MemoryRecalled({"built in": "- has a cat"}, facts=[fact.id]))
+    world.say("due", MemoryDue("s_talk_2", world.seqs["r_3 finished"], "idle"))
+    lease = journal.claim(f"reader:notes:{world.talk}", "test", 60)
+    assert lease is not None
+    journal.bury(NOTES, world.talk, 5, was=5, error="no", lease=lease)
+    journal.release(lease)
 
 
 def _end_of_talk(world: World) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "Hits",
     "Instance",
     "Lease",
+    "Letter",
     "Reader",
     "Recorded",
     "Row",
@@ -130,6 +131,15 @@ class Behind(_Value, frozen=True):
     to: int
     tries: int
     error: str | None
+
+
+class Letter(_Value, frozen=True):
+    """Something a reader gave up on, and why. The line behind it went on."""
+
+    conversation: str
+    seq: int
+    error: str
+    at: int
 
 
 class Instance(_Value, frozen=True):

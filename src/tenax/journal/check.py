@@ -127,7 +127,7 @@ class _Check:
     def run(self) -> Iterator[Problem]:
         parts: list[Callable[[], Iterator[Problem]]] = [
             self._engine, self._row_of_store, self._tombstones, self._every_conversation, self._received, self._leases,
-            self._every_blob,
+            self._every_blob, self._memory,
         ]  # fmt: skip
         for part in parts:
             try:
@@ -229,6 +229,24 @@ class _Check:
                 yield Problem(owner, None, None, f"The lease {name} has fence {fence} for {seconds} seconds.")
             if (holder is None) != (token is None):
                 yield Problem(owner, None, None, f"The lease {name} has only one of holder and token.")
+
+    def _memory(self) -> Iterator[Problem]:
+        """Versions without a hole, learned from messages of the user's own that are there, and under a revision."""
+        rows = self._pages("prove_memory", ("owner", "id", "version"), ("", "", 0))
+        for owner, fact, version, state, before, place, user, name, there, scope, scoped, revision in rows:
+            seq = None if place is None else place & ALL_SEQS
+            if (before or 0) + 1 != version:
+                yield Problem(owner, name, seq, f"Version {version} of fact {fact} follows none.")
+            if revision is None or state not in {"standing", "removed"}:
+                yield Problem(owner, name, seq, f"Fact {fact} is {state}, at revision {revision}.")
+            if (place is not None and user != owner) or (scope is not None and scoped != owner):
+                yield Problem(
+                    owner, None, None, f"Fact {fact} is of a conversation that {owner} does not have."
+                )
+            elif place is not None and state == "standing" and not there:
+                yield Problem(
+                    owner, name, seq, f"Fact {fact} was learned from this, and nothing stands here."
+                )
 
     # -- blobs -----------------------------------------------------------------------------------------------
 

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tenax.events import (
+    Blob,
     ContentErased,
+    ContextOpened,
     ConversationCleared,
     ConversationRestored,
     ConversationRewound,
@@ -27,6 +29,7 @@ from tenax.events import (
 )
 from tenax.journal.index import (
     MESSAGE_ROLES,
+    AddAuthor,
     Change,
     CloseRun,
     EndStretch,
@@ -88,6 +91,7 @@ class Derived:
         self.rows: dict[int, DerivedRow] = {}
         self.stretches: dict[str, DerivedStretch] = {}
         self.runs: dict[str, DerivedRun] = {}
+        self.authors: set[str] = set()
         self.list: dict[str, str | int | None] = {"title": None, "pinned": 0, "archived": 0}
         self._kinds: dict[int, str] = {}
         self._killed: dict[int, list[int]] = {}
@@ -146,6 +150,8 @@ class Derived:
                 self._run(run).late += 1
             case SealRun(run, seq):
                 self._run(run).sealed_seq = seq
+            case AddAuthor(author):
+                self.authors.add(author)
             case SetList(column, value):
                 self.list[column] = value
             case EraseBodies(seqs):
@@ -215,5 +221,7 @@ def stand_in(kind: str, seq: int, first: int | None, waiting: int | None) -> Eve
             return MessagePartial([], request)
         case "run.late":
             return RunLate(0, "token", {})
+        case "context.opened":
+            return ContextOpened("start", "", Blob(""), Blob(""))
         case _:
             return Unknown(kind, None)

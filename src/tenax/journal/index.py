@@ -27,6 +27,7 @@ from tenax.events import (
     ConversationRewound,
     ConversationTitled,
     Event,
+    MemoryDue,
     MessageAssistant,
     MessagePartial,
     MessageUser,
@@ -50,6 +51,8 @@ __all__ = [
     "MESSAGE_ROLES",
     "ROLES",
     "SOLO",
+    "STRUCTURE",
+    "AddAuthor",
     "Change",
     "CloseRun",
     "EndStretch",
@@ -71,7 +74,7 @@ __all__ = [
     "apply",
 ]
 
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 """Moves when `apply` derives something else; a conversation is then rebuilt when it is next written."""
 
 ROLES = {
@@ -90,6 +93,8 @@ _ROLE_OF = {
 }
 MESSAGE_ROLES = 4
 """Rows with a role up to this number are messages, and are counted."""
+
+_AUTHOR_CHARS_MAX = 200
 
 SOLO = frozenset(
     {
@@ -110,8 +115,9 @@ def alone(kind: str, event: Event | Unknown) -> bool:
 
 _ANSWERS = (MessageAssistant, MessagePartial)
 _EDITS = frozenset({"conversation.rewound", "conversation.cleared"})
-_STRUCTURE = SOLO | {
-    "conversation.archived", "conversation.opened", "conversation.pinned", "run.finished", "run.sealed", "stretch.ended",
+STRUCTURE = SOLO | {
+    "conversation.archived", "conversation.opened", "conversation.pinned", "memory.due", "run.finished", "run.sealed",
+    "stretch.ended",
 }  # fmt: skip
 """Kinds without text of anybody's. They are never erased: the index is derived from them."""
 
@@ -220,6 +226,12 @@ class Spend(NamedTuple):
     usage: Usage
 
 
+class AddAuthor(NamedTuple):
+    """Somebody else than the user has written."""
+
+    author: str
+
+
 class EraseBodies(NamedTuple):
     seqs: tuple[int, ...]
 
@@ -238,6 +250,7 @@ Change = (
     | SealRun
     | SetList
     | Spend
+    | AddAuthor
     | EraseBodies
 )
 
@@ -307,6 +320,8 @@ def _message(
             raise InvalidInput(f"An answer at {seq} cannot belong to request {event.request}.")
         first = event.request
     row = PutRow(seq, first, role, waiting)
+    if isinstance(event, MessageUser) and event.author and event.author != state.user:
+        return row, AddAuthor(event.author[:_AUTHOR_CHARS_MAX])
     if isinstance(event, RunLate):
         return row, LateOutput(_named(run, "run.late"))
     if isinstance(event, MessageAssistant) and event.usage is not None:
@@ -360,13 +375,13 @@ def _rewound(state: HeadState, here: _At, event: ConversationRewound, look: Look
         )
     if not look.standing_after(event.to):
         raise InvalidInput(f"Nothing stands after seq {event.to}; there is nothing to undo.")
-    state.revision = state.epoch = here.seq
+    state.revision = state.epoch = state.turns = here.seq
     return KillRows(event.to, here.seq), Recount(event.to)
 
 
 def _cleared(state: HeadState, here: _At, event: ConversationCleared, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
     _no_run(state, "clearing")
-    state.revision = state.epoch = here.seq
+    state.revision = state.epoch = state.turns = here.seq
     state.context_from = here.seq + 1
     return KillRows(0, here.seq), Recount(0)
 
@@ -378,7 +393,7 @@ def _restored(state: HeadState, here: _At, event: ConversationRestored, look: Lo
         raise InvalidInput(f"Seq {event.of} is no undo or clear that could be taken back.")
     if kind == "conversation.rewound" and look.standing_after(event.of):
         raise InvalidInput("The conversation has gone on since that undo; it can no longer be taken back.")
-    state.revision = state.epoch = here.seq
+    state.revision = state.epoch = state.turns = here.seq
     state.context_from = state.stretch_covers + 1
     edit = next(iter(look.edits_since(event.of - 1)), None)
     after = edit.to if isinstance(edit, ConversationRewound) else 0
@@ -434,7 +449,7 @@ def _erased(state: HeadState, here: _At, event: ContentErased, look: Lookup) -> 
         raise InvalidInput("An erasure has to name what it erases.")
     for seq in event.seqs:
         kind = look.kind_at(seq) if 0 < seq < here.seq else None
-        if kind is None or kind in _STRUCTURE:
+        if kind is None or kind in STRUCTURE:
             raise InvalidInput(f"Seq {seq} holds no text that could be erased.")
     state.revision = state.epoch = here.seq
     erased = EraseBodies(tuple(event.seqs))
@@ -489,6 +504,13 @@ def _run_sealed(state: HeadState, here: _At, event: RunSealed, look: Lookup) -> 
     return (SealRun(_named(here.run, "run.sealed"), here.seq),)
 
 
+def _due(state: HeadState, here: _At, event: MemoryDue, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
+    if not 0 <= event.upto < here.seq:
+        raise InvalidInput(f"Memories cannot be owed what stands up to {event.upto} by seq {here.seq}.")
+    state.due = here.seq
+    return ()
+
+
 _STEPS: dict[type, Callable[..., Sequence[Change]]] = {
     ConversationOpened: _opened,
     ConversationTitled: _titled,
@@ -508,4 +530,5 @@ _STEPS: dict[type, Callable[..., Sequence[Change]]] = {
     ToolStarted: _of_run,
     RunFinished: _run_finished,
     RunSealed: _run_sealed,
+    MemoryDue: _due,
 }

@@ -21,9 +21,12 @@ from tenax.events import (
     ContextCompacted,
     ContextSummarised,
     ConversationOpened,
+    ConversationRestored,
+    ConversationRewound,
     ConversationTitled,
     Copied,
     Event,
+    MemoryDue,
     MessageAssistant,
     MessagePartial,
     MessageUser,
@@ -44,6 +47,7 @@ from tenax.journal.base import (
     Hits,
     Instance,
     Lease,
+    Letter,
     Reader,
     Recorded,
     Row,
@@ -53,10 +57,11 @@ from tenax.journal.base import (
     Summary,
     Unfinished,
 )
-from tenax.journal.index import MESSAGE_ROLES, ROLES
+from tenax.journal.facts import told_in
+from tenax.journal.index import INDEX_VERSION, MESSAGE_ROLES, ROLES, STRUCTURE
 from tenax.journal.place import ALL_SEQS, bounds
 from tenax.journal.plan import Append, check_id
-from tenax.journal.store import DAY_US, drop_mentions, recorded
+from tenax.journal.store import DAY_US, drop_mentions, forget_learned, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -70,6 +75,7 @@ __all__ = ["BLOB_BYTES_MAX", "Journal"]
 BLOB_BYTES_MAX = 64 * 1024 * 1024
 _CHUNK = 1024 * 1024
 _LEASE_SECONDS_MAX = 7 * 86400
+_LETTERS_MAX = 1000
 _PAGE_MAX = 10_000
 _SCRUB_SECONDS = 2.0
 _TAIL_PAGE = 500
@@ -450,26 +456,92 @@ class Journal:
 
     def advance(self, reader: Reader, conversation: str, to: int, *, was: int, lease: Lease) -> None:
         """Move the cursor on, if it still stands where the caller thinks and the lease is still the caller's."""
+        self._advance(reader, conversation, to, was, lease)
+
+    def bury(
+        self, reader: Reader, conversation: str, seq: int, *, was: int, error: str, lease: Lease
+    ) -> None:
+        """Give up on what ends at `seq` and go on behind it. It is kept as a letter, with the error."""
+        self._advance(reader, conversation, seq, was, lease, error)
+
+    def _advance(
+        self, reader: Reader, conversation: str, to: int, was: int, lease: Lease, error: str | None = None
+    ) -> None:
         self._know(reader)
-        num = self._num(conversation)
+        where = {"num": self._num(conversation), "reader": reader.name}
         if _whole("to", to) < _whole("was", was):
             raise InvalidInput(f"A cursor moves forward, not from {was} to {to}.")
 
-        def work(tx: Tx) -> int | None:
+        def work(tx: Tx) -> bool:
             self._held(tx, lease)
-            head = tx.run("head", {"num": num})
+            head = tx.run("head", where)
             if head and to > head[0][0]:
                 raise InvalidInput(f"{conversation} stands at {head[0][0]}; nobody can have read up to {to}.")
-            if tx.run("advance", {"num": num, "reader": reader.name, "to": to, "was": was}):
-                return to
-            rows = tx.run("cursor", {"num": num, "reader": reader.name})
-            return int(rows[0][0]) if rows else None
+            if not tx.run("advance", {**where, "to": to, "was": was}):
+                stands = [row[0] for row in tx.run("cursor", where)]
+                if stands != [to]:  # or an earlier try of this very call went through
+                    if stands:
+                        raise CursorMoved(
+                            f"{reader.name} stands at {stands[0]} in {conversation}, not at {was}."
+                        )
+                    return False
+            if error is not None:
+                tx.run("put_letter", {**where, "seq": to, "error": error[:500], "at": self.clock.now_us()})
+            return True
 
-        stands = self._store.change(work)
-        if stands is None:
+        if not self._store.change(work):
             raise self._missing(conversation)
-        if stands != to:
-            raise CursorMoved(f"{reader.name} stands at {stands} in {conversation}, not at {was}.")
+
+    def letters(self, reader_name: str) -> list[Letter]:
+        """What this reader gave up on, oldest first, at most 1,000 of them."""
+        rows = self._store.query("letters", reader=reader_name, owner=self.user, limit=_LETTERS_MAX)
+        return [Letter(*row) for row in rows]
+
+    def unbury(self, reader: Reader, conversation: str, seq: int, *, lease: Lease) -> bool:
+        """Take a letter away: it was delivered after all, or nobody wants it. False if there is none."""
+        where = {"num": self._num(conversation), "reader": reader.name, "seq": _whole("seq", seq)}
+        found: list[tuple[Any, ...]] = []
+
+        def work(tx: Tx) -> None:
+            self._held(tx, lease)
+            found.extend(tx.run("drop_letter", where))
+
+        self._store.change(work)
+        return bool(found)
+
+    # -- memory ----------------------------------------------------------------------------------------------
+
+    def owed(self, conversation: str) -> int:
+        """Up to where memories are owed the end of this conversation: the last completed turn that stands after what
+        the last `memory.due` covers, or 0. What was cleared is owed, what was undone is not.
+        """
+        num = self._num(conversation)
+        low, high = bounds(num)
+        due = self.head(conversation).due
+        found = self.fact(conversation, due) if due else None
+        last = found.event if found else None
+        after = last.upto if isinstance(last, MemoryDue) else 0
+        ends = {seq: 0 for (seq,) in self._store.query("completed_since", num=num, after=after)}
+        undone: set[int] = set()
+        for place, kind, body in self._store.query("undone_since", low=low + after, high=high):
+            at, to = place & ALL_SEQS, 0
+            match decode(kind, body):
+                case ConversationRestored(of=of):
+                    ends |= {seq: 0 for seq, by in ends.items() if by == of}
+                    continue
+                case ConversationRewound(to=to):
+                    undone.add(at)
+            ends |= {seq: at for seq, by in ends.items() if not by and to < seq < at}
+        return max((seq for seq, by in ends.items() if by not in undone), default=0)
+
+    def shared(self, conversation: str) -> bool:
+        """Whether somebody else than the user has written in it."""
+        num = self._num(conversation)
+        self._store.index((self._user(), conversation), num)
+        rows = self._store.query("shared", num=num, version=INDEX_VERSION)
+        if not rows:
+            raise self._missing(conversation)
+        return bool(rows[0][0])
 
     def defer(self, reader: Reader, conversation: str, *, seconds: float, error: str, lease: Lease) -> int:
         """It did not work: leave this conversation alone for a while. How often that has happened in a row."""
@@ -604,12 +676,12 @@ class Journal:
     def erase(self, conversation: str, seqs: Sequence[int], *, by: str, why: str = "") -> Erased:
         """Take the text of these events away, and all that was derived from it; the chain still proves itself.
 
-        It reaches summaries that covered them, titles made from them, forks, blobs, partials and search. It cannot
-        reach backups, exports, or what a model or a person has read.
+        It reaches summaries that covered them, titles made from them, what was remembered from them, forks, blobs,
+        partials and search. It cannot reach backups, exports, or what a model or a person has read.
         """
         reached: dict[str, list[int]] = {}
         self._reach(conversation, {_whole("seq", seq) for seq in seqs}, reached)
-        for each, found in reached.items():
+        for each, found in reversed(reached.items()):  # the source last: who is interrupted can begin again
             if found:
                 self.append(each, [ContentErased(found, by, why)])
         forgotten = [self._search.forget(self._num(each), found) for each, found in reached.items()]
@@ -617,23 +689,14 @@ class Journal:
         return Erased({each: found for each, found in reached.items() if found}, scrubbed)
 
     def _reach(self, conversation: str, seqs: set[int], reached: dict[str, list[int]]) -> None:
-        """These events, what was derived from them here, and their copies in forks."""
+        """These events, what was derived from them, and their copies in forks."""
         num = self._num(conversation)
-        low, high = bounds(num)
-        wanted = set(seqs)
-        for place, _, body in self._store.query("derived", low=low, high=high):
-            seq = place & ALL_SEQS
-            match decode(_, body):
-                case ContextSummarised(covers_to=covers_to) if any(each <= covers_to for each in seqs):
-                    wanted.add(seq)
-                case ConversationTitled(derived=True) if any(each < seq for each in seqs):
-                    wanted.add(seq)
-        there = [
-            each for each in sorted(wanted) if (fact := self.fact(conversation, each)) and not fact.erased
-        ]
-        if not there and not any(self.fact(conversation, each) for each in seqs):
-            raise InvalidInput(f"{conversation} has no fact at {sorted(seqs)[:5]}.")
-        reached[conversation] = there
+        there = self._erasable(conversation, seqs)
+        reached[conversation] = sorted({*reached.get(conversation, ()), *there})
+        user, low = self._user(), bounds(num)[0]
+        for name, at in {place for seq in there for place in told_in(self._store, user, low + seq)}:
+            if (told := self.fact(name, at)) and not told.erased:
+                reached[name] = sorted({*reached.get(name, ()), at})
         for fork, body in self._store.query("forks", num=num):
             opened = decode("conversation.opened", body)
             if isinstance(opened, ConversationOpened):
@@ -646,8 +709,29 @@ class Journal:
                 if copied:
                     self._reach(fork, copied, reached)
 
+    def _erasable(self, conversation: str, seqs: set[int]) -> list[int]:
+        """Those of these events that still hold text, and what was made from them here."""
+        low, high = bounds(self._num(conversation))
+        wanted = set(seqs)
+        for place, kind, body in self._store.query("derived", low=low, high=high):
+            seq = place & ALL_SEQS
+            match decode(kind, body):
+                case ContextSummarised(covers_to=covers_to) if any(each <= covers_to for each in seqs):
+                    wanted.add(seq)
+                case ConversationTitled(derived=True) if any(each < seq for each in seqs):
+                    wanted.add(seq)
+        facts = [
+            fact for each in sorted(wanted) if (fact := self.fact(conversation, each)) and not fact.erased
+        ]
+        if not facts and not any(self.fact(conversation, each) for each in seqs):
+            raise InvalidInput(f"{conversation} has no fact at {sorted(seqs)[:5]}.")
+        for fact in facts:
+            if fact.kind in STRUCTURE:
+                raise InvalidInput(f"Seq {fact.seq} holds no text that could be erased.")
+        return [fact.seq for fact in facts]
+
     def delete(self, conversation: str) -> None:
-        """Remove a conversation. A tombstone stays, so that late writers are told `Gone`."""
+        """Remove a conversation and what was remembered from it. A tombstone stays: late writers are told `Gone`."""
         num = self._num(conversation)
         key = (self._user(), conversation)
         low, high = bounds(num)
@@ -664,7 +748,9 @@ class Journal:
             drop_mentions(tx, key[0], low, high)
             for name in ("events", "partials"):
                 tx.run(f"delete_{name}", {"low": low, "high": high})
-            for name in ("runs", "stretches", "cursors", "head"):
+            forget_learned(tx, key[0], low, high)
+            tx.run("unplace_facts", {"owner": key[0], "low": low, "high": high})
+            for name in ("runs", "stretches", "cursors", "authors", "letters", "head"):
                 tx.run(f"delete_{name}", {"num": num})
             tx.run("orphan_forks", {"num": num})
             tx.run("delete_conversation", {"num": num})

@@ -33,6 +33,8 @@ from tenax.events import (
     ContextCompacted,
     ConversationOpened,
     Event,
+    MemoryNoted,
+    MemoryRecalled,
     Unknown,
     decode,
     encode,
@@ -43,7 +45,7 @@ from tenax.journal.place import SEQ_BITS
 from tenax.parts import blobs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tenax.clock import Clock, Ids
 
@@ -58,6 +60,7 @@ __all__ = [
     "chain",
     "check_id",
     "inner_hash",
+    "named_in",
     "plan",
 ]
 
@@ -65,6 +68,7 @@ Key = tuple[str, str]
 """User and conversation."""
 
 EVENTS_PER_APPEND_MAX = 100_000
+_OF_FACTS = frozenset({"memory.noted", "memory.recalled"})
 _OPENERS = frozenset({"conversation.opened", "context.compacted"})
 ID_CHARS_MAX = 200
 LISTED_EVERY_US = 1_000_000
@@ -264,7 +268,7 @@ def plan(
     state = _state(append, loaded, key)
     if append.guarded:
         _check(append, state, loaded, look)
-    turns = state.turns
+    followed = state.turns, state.due
     recorded, facts, partials, changes = _number(append, state, look, clock, ids)
     # From here on nothing refuses: the append joins the batch as a whole.
     if append.opens:
@@ -276,8 +280,8 @@ def plan(
         batch.rows["put_partial"] += partials
     if facts:
         _join(batch, key, state, facts, changes)
-        if state.turns != turns:
-            batch.woken["turns"].append(state.num)
+        if (state.turns, state.due) != followed:
+            _wake(batch, state, *followed)
     loaded.heads[key] = batch.states[key] = state
     if append.repeated or append.dedup is not None:
         _remember(append, state, recorded, loaded, batch)
@@ -350,9 +354,26 @@ def _join(
         state.woken = True
         batch.woken["facts"].append(state.num)
     for fact in facts:
-        if b'"blob"' in fact[-1]:
-            blobs = blobs_of(msgspec.json.decode(fact[-1]))
-            rows["put_mention"] += [(key[0], each, fact[0]) for each in blobs]
+        if b'"blob"' in fact[-1] or fact[1] in _OF_FACTS:
+            rows["put_mention"] += [(key[0], each, fact[0]) for each in named_in(fact[1], fact[-1])]
+
+
+def named_in(kind: str, body: bytes) -> Iterable[str]:
+    """What an event counts as naming: blobs by their hash, and what is remembered by its id."""
+    match decode(kind, body) if kind in _OF_FACTS else None:
+        case MemoryNoted(fact=fact):
+            return [fact]
+        case MemoryRecalled(facts=facts):
+            return set(facts)
+    return blobs_of(msgspec.json.decode(body)) if b'"blob"' in body else ()
+
+
+def _wake(batch: Batch, state: HeadState, turns: int, due: int) -> None:
+    """Those who follow turns or what is due have more to read."""
+    if state.turns != turns:
+        batch.woken["turns"].append(state.num)
+    if state.due != due:
+        batch.woken["due"].append(state.num)
 
 
 def _remember(

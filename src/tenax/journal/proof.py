@@ -9,6 +9,7 @@ and only what is wrong each time is reported.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,8 +21,7 @@ from tenax.events import PARTIALS, ContentErased, ConversationOpened, Event, Unk
 from tenax.journal.derived import Derived, stand_in
 from tenax.journal.index import INDEX_VERSION
 from tenax.journal.place import ALL_SEQS, bounds
-from tenax.journal.plan import chain, inner_hash
-from tenax.parts import blobs_of
+from tenax.journal.plan import chain, inner_hash, named_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,6 +123,7 @@ class Proof:
         self._append_ids: set[bytes] = set()
         self._mentions: set[tuple[int, str]] = set()
         self._erased: set[int] = set()
+        self._erased_input = False
         self._to_erase: set[int] = set()
         self.facts = 0
         self.partials = 0
@@ -255,9 +256,10 @@ class Proof:
         """What a fact means; of an erased one, what its row still says."""
         if fact.body is None:
             self._erased.add(seq)
+            self._erased_input = self._erased_input or fact.kind == "message.user"
             return stand_in(fact.kind, seq, fact.first, fact.waiting)
-        if b'"blob"' in fact.body:
-            self._take_blobs(seq, fact.body)
+        with contextlib.suppress(msgspec.DecodeError, StoreDamaged):  # told when it is read as its kind
+            self._mentions.update((seq, each) for each in named_in(fact.kind, fact.body))
         return self._decode(seq, fact.kind, fact.body)
 
     def _decode(self, seq: int, kind: str, body: bytes) -> Event | Unknown:
@@ -267,12 +269,6 @@ class Proof:
             self._events.say(seq, str(error))
             self._foldable = False
             return Unknown(kind, body)
-
-    def _take_blobs(self, seq: int, body: bytes) -> None:
-        try:
-            self._mentions.update((seq, blob) for blob in blobs_of(msgspec.json.decode(body)))
-        except msgspec.DecodeError:
-            return  # told when it is read as its kind
 
     def _fold(self, seq: int, fact: _Fact, event: Event | Unknown) -> None:
         if seq == 1 and fact.kind != "conversation.opened":
@@ -375,6 +371,8 @@ class Proof:
         self._compare_stretches(head, found)
         self._compare_runs(found)
         self._compare_mentions(found)
+        self._compare_authors(found)
+        self._compare_letters(found)
         return found
 
     def _compare_rows(self, found: _Findings) -> None:
@@ -448,14 +446,28 @@ class Proof:
         for place, blob, owner, size in self._query("prove_mentions", low=self._low, high=self._high):
             seq = place & ALL_SEQS
             if (seq, blob) not in wanted:
-                found.say(seq, f"Blob {blob} counts as named here, and is not.")
+                found.say(seq, f"{_named(blob)} counts as named here, and is not.")
             elif owner != self._user:
-                found.say(seq, f"Blob {blob} is named for another user.")
+                found.say(seq, f"{_named(blob)} is named for another user.")
             elif size is None and len(blob) == _HASH_CHARS:
                 found.say(seq, f"Blob {blob} is named here, and is not in the store.")
             wanted.discard((seq, blob))
         for seq, blob in sorted(wanted):
-            found.say(seq, f"Blob {blob} is named here, and does not count as named.")
+            found.say(seq, f"{_named(blob)} is named here, and does not count as named.")
+
+    def _compare_authors(self, found: _Findings) -> None:
+        """Who wrote what was erased is told by nothing else."""
+        kept = {author for (author,) in self._query("prove_authors", num=self._num)}
+        for author in sorted(self._derived.authors - kept):
+            found.say(None, f"{author!r:.60} has written here, and does not count as an author.")
+        for author in sorted(kept - self._derived.authors) if not self._erased_input else ():
+            found.say(None, f"{author!r:.60} counts as an author, and has written nothing.")
+
+    def _compare_letters(self, found: _Findings) -> None:
+        """What a reader gave up on lies behind it."""
+        for reader, seq, at in self._query("prove_letters", num=self._num):
+            if at is None or not 0 <= seq <= at:
+                found.say(seq, f"The reader {reader} gave up on this, and stands at {at or 0}.")
 
 
 def _same(
@@ -463,6 +475,10 @@ def _same(
 ) -> None:
     if kept != wanted:
         found.say(seq, f"The {where} has {name} {_shown(kept)}, and the events say {_shown(wanted)}.")
+
+
+def _named(name: str) -> str:
+    return f"Fact {name}" if name.startswith("f_") else f"Blob {name}"
 
 
 def _shown(value: object) -> str:

@@ -3,8 +3,8 @@
 An index row carries the version of the function that derived it. When that function changes (`INDEX_VERSION`), a
 conversation is folded again in the transaction of the next append to it, so a release never walks the whole store.
 
-What only the old index still says is kept: whether an erased input asked and which request an erased answer belonged
-to, and how often a run was tried.
+What only the old index still says is kept: whether an erased input asked and who wrote it, which request an erased
+answer belonged to, and how often a run was tried.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from tenax.events import ConversationOpened, decode
 from tenax.journal.derived import Derived, stand_in
 from tenax.journal.index import INDEX_VERSION, HeadState
 from tenax.journal.place import ALL_SEQS, bounds
-from tenax.journal.plan import NO_ROW
-from tenax.parts import blobs_of
+from tenax.journal.plan import NO_ROW, named_in
 
 if TYPE_CHECKING:
     from tenax.journal.store import Tx
@@ -30,7 +29,7 @@ _PAGE = 500
 
 
 def rebuild(tx: Tx, state: HeadState) -> HeadState:
-    """Fold the conversation and write its rows, stretches, runs, list columns, mentions and head. The new head."""
+    """Fold the conversation and write its rows, stretches, runs, authors, list columns, mentions and head: the new one."""
     if state.version > INDEX_VERSION:
         raise SchemaTooNew(
             f"A newer Tenax has indexed conversation {state.id} (version {state.version}; this one has {INDEX_VERSION}).",
@@ -42,6 +41,7 @@ def rebuild(tx: Tx, state: HeadState) -> HeadState:
     _put_rows(tx, folded.derived)
     _put_stretches(tx, folded.derived)
     _put_runs(tx, folded.derived)
+    _put_authors(tx, folded)
     _put_mentions(tx, new, folded.mentions)
     tx.run("set_list", {"num": new.num, "source": folded.source, **folded.derived.list,
                         "opened_at": folded.opened_at, "updated_at": folded.at})  # fmt: skip
@@ -61,6 +61,7 @@ class _Folded:
         self.opened_at = 0
         self.at = 0
         self.source = ""
+        self.erased_inputs = False
         low, high = bounds(state.num)
         while page := tx.run("prove_facts", {"low": low, "high": high, "limit": _PAGE}):
             for place, kind, at, run, first, waiting, _, _, _, digest, body in page:
@@ -72,10 +73,10 @@ class _Folded:
         seq = place & ALL_SEQS
         if body is None:
             event = stand_in(kind, seq, first, waiting)
+            self.erased_inputs = self.erased_inputs or kind == "message.user"
         else:
             event = decode(kind, body)
-            if b'"blob"' in body:
-                self.mentions += [(place, blob) for blob in blobs_of(msgspec.json.decode(body))]
+            self.mentions += [(place, each) for each in named_in(kind, body)]
         if isinstance(event, ConversationOpened):
             self.opened_at, self.source = at, event.source
         try:
@@ -121,6 +122,14 @@ def _put_runs(tx: Tx, derived: Derived) -> None:
     for run, each in derived.runs.items():
         tx.run("put_run", {"num": num, "run": run, **msgspec.structs.asdict(each)})
     tx.run("drop_empty_runs", {"num": num})
+
+
+def _put_authors(tx: Tx, folded: _Folded) -> None:
+    num = folded.derived.state.num
+    if not folded.erased_inputs:
+        tx.run("delete_authors", {"num": num})
+    for author in sorted(folded.derived.authors):
+        tx.run("put_author", {"num": num, "author": author})
 
 
 def _put_mentions(tx: Tx, state: HeadState, mentions: list[tuple[int, str]]) -> None:

@@ -25,6 +25,7 @@ from tenax.journal.hub import Hub
 from tenax.journal.index import (
     INDEX_VERSION,
     MESSAGE_ROLES,
+    AddAuthor,
     Change,
     CloseRun,
     EndStretch,
@@ -54,7 +55,17 @@ if TYPE_CHECKING:
 
     from tenax.clock import Clock, Ids
 
-__all__ = ["DAY_US", "Row", "Store", "Trouble", "Tx", "drop_mentions", "recorded", "too_new"]
+__all__ = [
+    "DAY_US",
+    "Row",
+    "Store",
+    "Trouble",
+    "Tx",
+    "drop_mentions",
+    "forget_learned",
+    "recorded",
+    "too_new",
+]
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -215,6 +226,17 @@ class Store(abc.ABC):
         if num and num not in names:
             raise StoreDamaged("A conversation has lost its open stretch.", hint="run: tenax doctor")
         return names.get(num)
+
+    def index(self, key: Key, num: int) -> None:
+        """Index a conversation anew that an older version has indexed, and nobody has written to since."""
+
+        def work(tx: Tx) -> None:
+            state = self.heads(tx, [key]).get(key)
+            if state is not None and state.version != INDEX_VERSION:
+                rebuild(tx, state)
+
+        if self.query("stale", num=num, version=INDEX_VERSION):
+            self.change(work)
 
     def forget(self, key: Key) -> None:
         """The conversation is deleted."""
@@ -523,9 +545,12 @@ def _apply_one(tx: Tx, state: HeadState, change: Change) -> None:  # noqa: C901,
                 "unpriced": int(usage.cost is None),
             }
             tx.run("spend", {"owner": state.user, "num": num, "day": at // DAY_US, **took})
+        case AddAuthor(author):
+            tx.run("put_author", {"num": num, "author": author})
         case EraseBodies(seqs):
             for seq in seqs:
                 _erase_body(tx, state.user, low + seq)
+                forget_learned(tx, state.user, low + seq, low + seq)
 
 
 def _erase_body(tx: Tx, user: str, place: int) -> None:
@@ -551,6 +576,12 @@ def drop_mentions(tx: Tx, user: str, low: int, high: int) -> None:
         if not tx.run("mentioned", where):
             tx.run("drop_chunks", where)
             tx.run("drop_blob", where)
+
+
+def forget_learned(tx: Tx, user: str, low: int, high: int) -> None:
+    """Take away what was remembered from these events, every version of it."""
+    tx.run("change_memory", {"owner": user})
+    tx.run("forget_learned", {"owner": user, "low": low, "high": high})
 
 
 def _stored(tx: Tx, conversation: str, place: int, count: int) -> Stored:

@@ -163,10 +163,17 @@ update cursors k set seq = :to, tries = 0, error = null, retry_at = null,
                   then 1 else 0 end
 from h where k.conversation = :num and k.reader = :reader and k.seq = :was returning k.seq
 
+-- memory ---------------------------------------------------------------------------------------------------
+
+-- name: prompts_with
+select c.id, m.place from mentions m join events e on e.place = m.place and e.kind = 'context.opened'
+join blob_chunks k on k.owner = m.owner and k.hash = m.hash and position(:piece in k.bytes) > 0
+join conversations c on c.num = m.place >> 32 where m.owner = :owner
+
 -- erasing --------------------------------------------------------------------------------------------------
 
 -- name: vacuum
-vacuum events, partials, blob_chunks, conversations, cursors, search_docs
+vacuum events, partials, blob_chunks, conversations, cursors, facts, letters, search_docs
 
 -- rebuilding and proving -----------------------------------------------------------------------------------
 

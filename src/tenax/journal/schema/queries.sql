@@ -130,6 +130,9 @@ on conflict (conversation, run) do update set late = runs.late + 1
 insert into runs (conversation, run, sealed_seq) values (:num, :run, :seq)
 on conflict (conversation, run) do update set sealed_seq = excluded.sealed_seq
 
+-- name: put_author
+insert into authors (conversation, author) values (:num, :author) on conflict do nothing
+
 -- name: put_received
 insert into received (owner, source, id, place, count) values (:owner, :source, :id, :place, :count)
 
@@ -252,8 +255,9 @@ order by r.conversation limit :limit
 
 -- name: interrupted
 select c.owner, c.id, r.run from conversations c join heads h on h.conversation = c.num
-     join runs r on r.conversation = c.num and r.finished_seq = h.turns
+     join runs r on r.conversation = c.num
 where c.updated_at >= :since and h.run is null and r.outcome = 'interrupted'
+      and not exists (select 1 from runs n where n.conversation = c.num and n.finished_seq > r.finished_seq)
       and (cast(:owner as text) is null or c.owner = :owner)
 order by c.num limit :limit
 
@@ -326,6 +330,18 @@ where conversation = :num and reader = :reader and seq = :was returning seq
 update cursors set tries = tries + 1, error = :error, retry_at = :retry_at
 where conversation = :num and reader = :reader returning tries
 
+-- name: put_letter
+insert into letters (conversation, reader, seq, error, at) values (:num, :reader, :seq, :error, :at)
+on conflict (conversation, reader, seq) do update set error = excluded.error, at = excluded.at
+
+-- name: drop_letter
+delete from letters where conversation = :num and reader = :reader and seq = :seq returning seq
+
+-- name: letters
+select c.id, l.seq, l.error, l.at from letters l join conversations c on c.num = l.conversation
+where l.reader = :reader and (cast(:owner as text) is null or c.owner = :owner)
+order by l.at, l.conversation, l.seq limit :limit
+
 -- name: behind
 select c.owner, c.id, k.seq, case r.follows when 'facts' then h.facts when 'turns' then h.turns else h.due end,
        k.tries, k.error, k.conversation
@@ -334,6 +350,83 @@ from cursors k join readers r on r.name = k.reader join heads h on h.conversatio
 where k.reader = :reader and k.behind = 1 and k.conversation > :past
       and (k.retry_at is null or k.retry_at <= :now) and (cast(:owner as text) is null or c.owner = :owner)
 order by k.conversation limit :limit
+
+-- memory ---------------------------------------------------------------------------------------------------
+
+-- name: completed_since
+select finished_seq from runs where conversation = :num and finished_seq > :after and outcome = 'completed'
+order by finished_seq
+
+-- name: undone_since
+select place, kind, body from events where place > :low and place <= :high
+and kind in ('conversation.rewound', 'conversation.cleared', 'conversation.restored') order by place
+
+-- name: stale
+select 1 from heads where conversation = :num and version < :version
+
+-- A conversation that this version has not indexed yet may have other authors: it counts as one that has.
+-- name: shared
+select h.version < :version or exists (select 1 from authors a where a.conversation = h.conversation)
+from heads h where h.conversation = :num
+
+-- It answers, so that it is sent alone: what follows sees what was stored while it waited.
+-- name: change_memory
+insert into memories (owner, revision) values (:owner, 1)
+on conflict (owner) do update set revision = memories.revision + 1 returning revision
+
+-- name: revision
+select revision from memories where owner = :owner
+
+-- name: put_fact
+insert into facts (owner, id, version, state, text, about, by, at, place, scope, replaces, replaced, key)
+values (:owner, :id, :version, :state, :text, :about, :by, :at, :place, :scope, :replaces, :replaced, :key)
+
+-- name: fact_of_key
+select id, version from facts where owner = :owner and key = :key
+
+-- name: facts_standing
+select count(*) from facts f where f.owner = :owner and f.state = 'standing'
+and not exists (select 1 from facts n where n.owner = f.owner and n.id = f.id and n.version = f.version + 1)
+
+-- name: fact_versions
+select f.id, f.version, f.state, f.text, f.about, f.by, f.at, c.id, f.place, s.id, f.replaces, f.scope, f.replaced
+from facts f left join conversations c on c.num = f.place >> 32 left join conversations s on s.num = f.scope
+where f.owner = :owner and f.id = :id order by f.version
+
+-- name: remembered
+select f.id, f.version, f.state, f.text, f.about, f.by, f.at, c.id, f.place, s.id, f.replaces, f.scope, f.replaced
+from facts f left join conversations c on c.num = f.place >> 32 left join conversations s on s.num = f.scope
+where f.owner = :owner and f.state = 'standing'
+      and not exists (select 1 from facts n where n.owner = f.owner and n.id = f.id and n.version = f.version + 1)
+order by f.at desc, f.id desc
+
+-- What was learned for this conversation alone or in it; the rest of the user's too, if nobody else has written here.
+-- name: usable
+select f.id, f.version, f.state, f.text, f.about, f.by, f.at, c.id, f.place, s.id, f.replaces, f.scope, f.replaced
+from facts f left join conversations c on c.num = f.place >> 32 left join conversations s on s.num = f.scope
+where f.owner = :owner and f.state = 'standing'
+      and not exists (select 1 from facts n where n.owner = f.owner and n.id = f.id and n.version = f.version + 1)
+      and (f.scope = :num or f.scope is null
+           and (f.place between :low and :high
+                or exists (select 1 from heads h where h.conversation = :num and h.version >= :version)
+                   and not exists (select 1 from authors a where a.conversation = :num)))
+order by f.at desc, f.id desc
+
+-- A fact goes with all its versions, if any of them was learned there; that one was forgotten there says nothing of it.
+-- name: forget_learned
+delete from facts where owner = :owner and id in (
+    select id from facts where owner = :owner and place between :low and :high and state = 'standing')
+
+-- name: learned_from
+select distinct id, text from facts where owner = :owner and id in (
+    select id from facts where owner = :owner and place = :place and state = 'standing')
+
+-- name: named_in
+select c.id, m.place from mentions m join conversations c on c.num = m.place >> 32
+where m.owner = :owner and m.hash = :hash
+
+-- name: unplace_facts
+update facts set place = null where owner = :owner and place between :low and :high
 
 -- blobs ----------------------------------------------------------------------------------------------------
 
@@ -395,6 +488,12 @@ delete from stretches where conversation = :num
 
 -- name: delete_cursors
 delete from cursors where conversation = :num
+
+-- name: delete_authors
+delete from authors where conversation = :num
+
+-- name: delete_letters
+delete from letters where conversation = :num
 
 -- name: delete_head
 delete from heads where conversation = :num
@@ -505,6 +604,21 @@ union all
 select k.reader, null, k.follows, k.seq, k.behind, 0, 0 from cursors k
 where k.conversation = :num and not exists (select 1 from readers r where r.name = k.reader)
 
+-- name: prove_authors
+select author from authors where conversation = :num order by author
+
+-- name: prove_letters
+select l.reader, l.seq, k.seq from letters l
+left join cursors k on k.conversation = l.conversation and k.reader = l.reader
+where l.conversation = :num order by l.reader, l.seq
+
+-- name: prove_memory
+select f.owner, f.id, f.version, f.state, p.version, f.place, c.owner, c.id, e.body is not null, f.scope, s.owner, m.revision
+from facts f left join facts p on p.owner = f.owner and p.id = f.id and p.version = f.version - 1
+     left join conversations c on c.num = f.place >> 32 left join events e on e.place = f.place
+     left join conversations s on s.num = f.scope left join memories m on m.owner = f.owner
+where (f.owner, f.id, f.version) > (:owner, :id, :version) order by f.owner, f.id, f.version limit :limit
+
 -- name: prove_no_orphans
 select * from (select 'events' as what, place >> 32 as num from events
     where place >= :low and place < :high
@@ -527,6 +641,12 @@ union all select * from (select 'runs', conversation from runs
 union all select * from (select 'cursors', conversation from cursors
     where conversation > :after and conversation < :before
     and not exists (select 1 from conversations c where c.num = cursors.conversation) limit 1) as g
+union all select * from (select 'authors', conversation from authors
+    where conversation > :after and conversation < :before
+    and not exists (select 1 from conversations c where c.num = authors.conversation) limit 1) as h
+union all select * from (select 'letters', conversation from letters
+    where conversation > :after and conversation < :before
+    and not exists (select 1 from conversations c where c.num = letters.conversation) limit 1) as i
 
 -- name: prove_tombstones
 select t.owner, t.id, t.num, t.digest, c.num from tombstones t

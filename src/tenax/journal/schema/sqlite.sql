@@ -18,6 +18,11 @@ replace into heads values (:conversation, :head, :facts, :turns, :due, :revision
 update cursors set behind = 1
 where conversation in (select value from json_each(:nums)) and follows = :follows and behind = 0
 
+-- name: prompts_with
+select c.id, m.place from mentions m cross join events e on e.place = m.place and e.kind = 'context.opened'
+cross join blob_chunks k on k.owner = m.owner and k.hash = m.hash and instr(k.bytes, :piece) > 0
+join conversations c on c.num = m.place >> 32 where m.owner = :owner
+
 -- name: prove_file
 select (select application_id from pragma_application_id), (select auto_vacuum from pragma_auto_vacuum),
        (select page_size from pragma_page_size), (select page_count from pragma_page_count)

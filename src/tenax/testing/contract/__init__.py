@@ -16,6 +16,7 @@ from tenax.testing.contract.following import FollowContract
 from tenax.testing.contract.leasing import LeaseContract
 from tenax.testing.contract.reading import ReadContract
 from tenax.testing.contract.refusing import RefuseContract
+from tenax.testing.contract.remembering import RememberContract
 from tenax.testing.contract.removing import RemoveContract
 from tenax.testing.contract.running import RunContract
 from tenax.testing.contract.sharing import ShareContract
@@ -33,6 +34,7 @@ class JournalContract(
     LeaseContract,
     FollowContract,
     RemoveContract,
+    RememberContract,
     ShareContract,
 ):
     """The whole contract. Override `journal`, and whatever else of `Engine` the engine does in its own way."""

@@ -91,7 +91,7 @@ class RunContract(Engine):
         assert journal.head(name).unanswered == 0
 
     def test_a_finished_run_is_a_turn(self, journal: Journal) -> None:
-        """`turns` is the seq at which the last run finished."""
+        """`turns` is the seq at which the last run finished, or at which turns were last undone or brought back."""
         name = begin(journal, say("2"))
         assert journal.head(name).turns == 0
         journal.append(name, [RunStarted()], run="r-1")

@@ -1,0 +1,47 @@
+-- Migration 2: memory.
+
+-- What is remembered of a person: a row a version, and the greatest version of an id is the fact. `place` is the message
+-- that it was learned from, `scope` the one conversation that it may be recalled into. `replaces` is the fact that went
+-- from version `replaced` to the next in the same transaction.
+create table facts (
+    owner text collate "C" not null,
+    id text collate "C" not null,
+    version bigint not null,
+    state text not null,
+    text text not null,
+    about text not null,
+    by text not null,
+    at bigint not null,
+    place bigint,
+    scope bigint,
+    replaces text collate "C",
+    replaced bigint,
+    key text collate "C",
+    primary key (owner, id, version)
+);
+create index facts_standing on facts (owner, at) where state = 'standing';
+create index facts_place on facts (place) where place is not null;
+create unique index facts_key on facts (owner, key) where key is not null;
+
+-- Whoever changes a user's facts changes this row first, so that one does so at a time.
+create table memories (
+    owner text collate "C" primary key,
+    revision bigint not null
+);
+
+-- Who else than its user has written in a conversation.
+create table authors (
+    conversation bigint not null,
+    author text collate "C" not null,
+    primary key (conversation, author)
+);
+
+-- What a reader gave up on, so that the line behind it goes on.
+create table letters (
+    conversation bigint not null,
+    reader text collate "C" not null,
+    seq bigint not null,
+    error text not null,
+    at bigint not null,
+    primary key (conversation, reader, seq)
+);
