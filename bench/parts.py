@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench import appending, flat, peer, probe, searching, storage, streaming, turns, waking, web
+from bench import appending, flat, peer, probe, recall, searching, storage, streaming, turns, waking, web
 from bench.lab import Lab
 from bench.measure import Row
 
@@ -19,6 +19,7 @@ PARTS: dict[str, tuple[str, Callable[[Lab], Iterator[Row]]]] = {
     "peer": ("Beside a peer", peer.peer),
     "turns": ("A turn of the agent", turns.turns),
     "probe": ("What a compaction keeps", probe.probe),
+    "recall": ("What is recalled", recall.recall),
     "waking": ("First words and restarts", waking.waking),
     "web": ("The page", web.web),
     "bytes": ("Bytes stored for each byte of text", storage.bytes_stored),

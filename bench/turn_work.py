@@ -14,6 +14,21 @@ from pathlib import Path
 from typing import Any
 
 TEXT = "The agent reads a file."
+STUCK = """
+import threading
+from agent.memory_provider import MemoryProvider
+
+class Stuck(MemoryProvider):
+    name = "stuck"
+
+    def is_available(self):
+        return True
+
+    def hang(self, *args, **kwargs):
+        threading.Event().wait()
+
+    initialize = get_tool_schemas = prefetch = sync_turn = system_prompt_block = on_session_end = on_turn_start = hang
+"""
 
 
 def history(count: int) -> list[dict[str, Any]]:
@@ -24,14 +39,19 @@ def history(count: int) -> list[dict[str, Any]]:
 class Tenax:
     """Ours, in a runtime that stays open."""
 
+    providers = ""
+
     def __init__(self, url: str) -> None:
         from tenax import Runtime, SessionDB, load
 
         home = os.environ["HOME"]
         env = {"HOME": home, "TENAX_HOME": home, "OPENAI_BASE_URL": f"{url}/v1", "TENAX_MODEL": "m"}
+        env |= {"TENAX_MEMORY_REVIEW": "false", "TENAX_MEMORY_PROVIDERS": self.providers}
+        config = load(env)
+        self.prepare(config.places.data)
         self._url = f"{url}/v1/chat/completions"
         self._loop = asyncio.new_event_loop()
-        self._runtime = self._loop.run_until_complete(self._made(Runtime, load(env)))
+        self._runtime = self._loop.run_until_complete(self._made(Runtime, config))
         self._db = SessionDB(journal=self._runtime.journal.journal)
         self._talks: dict[int, str] = {}
         self._client: Any = None
@@ -39,7 +59,11 @@ class Tenax:
     async def _made(self, runtime: Any, config: Any) -> Any:
         made = runtime(config)
         await made.start()
+        await made.memory.ready.wait()
         return made
+
+    def prepare(self, data: Path) -> None:
+        """Put there what this one needs."""
 
     def turn(self, count: int) -> float:
         return self._loop.run_until_complete(self._turn(self._talk(count)))
@@ -77,6 +101,17 @@ class Tenax:
         return time.perf_counter() - begun
 
 
+class Stuck(Tenax):
+    """The same with a memory provider that comes back from no call."""
+
+    providers = "stuck"
+
+    def prepare(self, data: Path) -> None:
+        plugin = data / "plugins" / "stuck"
+        plugin.mkdir(parents=True)
+        (plugin / "__init__.py").write_text(STUCK)
+
+
 class Hermes:
     """The peer, with an agent that stays built. Its first turn at each size is not counted."""
 
@@ -98,7 +133,7 @@ class Hermes:
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever an agent prints is not an answer
-    work = {"tenax": Tenax, "run_agent": Hermes}[sys.argv[1]](sys.argv[2])
+    work = {"tenax": Tenax, "stuck": Stuck, "run_agent": Hermes}[sys.argv[1]](sys.argv[2])
     for line in sys.stdin:
         what, count = line.split()
         print(getattr(work, what)(int(count)), file=answers, flush=True)

@@ -19,6 +19,9 @@ __all__ = ["turns"]
 _SIZES = (10, 1000, 4000)
 _GATES = {10: 5.0, 4000: 20.0}
 _OURS_MS = 40.0
+_STUCK = 1.1
+_SEEN_STUCK = 6
+"""Turns after which nobody asks a provider that never answers."""
 _WORK = Path(__file__).with_name("turn_work.py")
 
 
@@ -41,6 +44,13 @@ def turns(lab: Lab) -> Iterator[Row]:
                 yield at_most(f"turn-own-{size}", what, own * 1000, _OURS_MS, said, " ms")
             else:
                 yield stated(f"turn-own-{size}", what, seconds(own), said)
+        with worker(sys.executable, _WORK, ["stuck", url], lab, "turns-stuck") as stuck:
+            for _ in range(lab.size(_SEEN_STUCK, quick=2)):
+                stuck("turn", 10)
+            pair = compare(lab.size(31, quick=2), partial(stuck, "turn", 10), partial(ours, "turn", 10))
+            what = "SQLite: a turn with a memory provider that blocks for ever, beside one without"
+            said = f"{seconds(pair.ours)} beside {seconds(pair.theirs)}"
+            yield at_most("turn-stuck", what, pair.ratio, _STUCK, said, " x")
         if python is None:
             yield stated(
                 "turn-peer", f"a turn beside {name}", "peer not available", "it could not be fetched"
