@@ -41,6 +41,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, type]]] = {
     "tools": {"folder": str},
     "budget": {"day": float, "conversation": float},
     "serve": {"host": str, "port": int},
+    "memory": {"review": bool, "providers": list},
 }
 MODEL: Final[Mapping[str, type]] = {
     "api": str,
@@ -54,6 +55,7 @@ MODEL: Final[Mapping[str, type]] = {
 }
 
 _SHAPES: Final = {
+    bool: "true or false: {name} = true",
     str: 'text in quotes: {name} = "..."',
     int: "a whole number above 0: {name} = 1000",
     float: "a number, 0 or more: {name} = 1.5",
@@ -123,6 +125,7 @@ class Config:
     """Everything that a person can set."""
 
     places: Places
+    profile: str = ""
     file: Path
     store_url: str = field(repr=False)  # may hold a password: print `shown(store_url)`
     tools_folder: Path
@@ -134,6 +137,8 @@ class Config:
     serve_port: int = PORT
     budget_day: float | None = None  # US dollars
     budget_conversation: float | None = None
+    memory_review: bool = True  # a connected model looks over what was said, for what is worth remembering
+    memory_providers: tuple[str, ...] = ()  # the plugins that are loaded
     log: str = "warning"
     locked: Mapping[str, str] = field(default_factory=dict)  # setting -> the variable that set it
 
@@ -160,6 +165,7 @@ def load(env: Mapping[str, str], *, profile: str | None = None) -> Config:
         raise ConfigError(f'resume in {file} is {resume!r}; it must be "auto" or "ask".')
 
     serve_host, serve_port = _serve(settings.get("serve", {}), file, env, locked)
+    memory_review, memory_providers = _memory(settings.get("memory", {}), env, locked)
     log = env.get("TENAX_LOG", "").lower() or "warning"
     if log not in LOG_LEVELS:
         raise ConfigError(f"TENAX_LOG is {log!r}; it must be one of {', '.join(LOG_LEVELS)}.")
@@ -167,6 +173,7 @@ def load(env: Mapping[str, str], *, profile: str | None = None) -> Config:
         places=places,
         file=file,
         store_url=store_url,
+        profile=profile or "",
         tools_folder=_tools_folder(settings.get("tools", {}).get("folder"), places, env, profile),
         model=model,
         fallback=fallback,
@@ -176,6 +183,8 @@ def load(env: Mapping[str, str], *, profile: str | None = None) -> Config:
         serve_port=serve_port,
         budget_day=settings.get("budget", {}).get("day"),
         budget_conversation=settings.get("budget", {}).get("conversation"),
+        memory_review=memory_review,
+        memory_providers=memory_providers,
         log=log,
         locked=locked,
     )
@@ -274,6 +283,22 @@ def _serve(
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= PORT_MAX:
         raise ConfigError(f"{where} is {port!r}; it must be a whole number from 1 to {PORT_MAX}.")
     return host, int(port)
+
+
+def _memory(
+    settings: Mapping[str, Any], env: Mapping[str, str], locked: dict[str, str]
+) -> tuple[bool, tuple[str, ...]]:
+    """Whether talks are looked over for what is worth remembering, and which plugins are loaded beside the built-in memory."""
+    review: bool = settings.get("review", True)
+    if said := env.get("TENAX_MEMORY_REVIEW"):
+        if said.lower() not in {"true", "false"}:
+            raise ConfigError(f"TENAX_MEMORY_REVIEW is {said!r}; it must be true or false.")
+        review, locked["memory.review"] = said.lower() == "true", "TENAX_MEMORY_REVIEW"
+    providers: list[str] = settings.get("providers", [])
+    if named := env.get("TENAX_MEMORY_PROVIDERS"):
+        providers = [each.strip() for each in named.split(",") if each.strip()]
+        locked["memory.providers"] = "TENAX_MEMORY_PROVIDERS"
+    return review, tuple(dict.fromkeys(providers))
 
 
 def _chosen(
@@ -441,7 +466,7 @@ def _check_value(full: str, value: object, kind: type, file: Path) -> None:
         case str():
             fits = kind is str
         case bool():
-            fits = False
+            fits = kind is bool
         case int() | float():
             fits = (kind is float and 0 <= value < float("inf")) or (
                 kind is int and isinstance(value, int) and value > 0

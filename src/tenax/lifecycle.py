@@ -6,7 +6,9 @@ its own owner, and clears just that: a turn that finishes meanwhile stays owed, 
 A turn that finishes is only noted; commits are made at boundaries (a new conversation, eviction, shutdown).
 
 An agent is anything with `commit_memory_session()`; if that raises, it has failed. No agent, and no store handle of one,
-is called while the lock is held. The ledger is in memory, and gone with the process.
+is called while the lock is held. By itself the ledger is in memory, and gone with the process. With a `SessionDB` it is
+the store: what is owed is the finished runs after the last `memory.due`, and a commit appends the next one. A process that
+is killed leaves the same ledger behind, and whoever brings an agent along can commit.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ import time
 from collections import deque
 from concurrent.futures import wait as wait_for
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakSet
 
+from tenax.errors import Gone, NoSuchConversation, StoreError
+from tenax.events import MemoryDue
 from tenax.memory.lane import Lane, said
 
 if TYPE_CHECKING:
@@ -29,6 +33,7 @@ __all__ = ["SessionLifecycle"]
 
 log = logging.getLogger(__name__)
 
+Reason = Literal["new", "switch", "evicted", "idle", "compacted", "cleared", "shutdown"]
 DEADLINE_SECONDS = 30.0
 WAIT_SECONDS_MAX = 300.0
 _DRAINED_AT_ONCE = 8
@@ -80,7 +85,7 @@ class SessionLifecycle:
     """Which session owes memory work, and to whom. Safe to use from any thread."""
 
     def __init__(self, db: SessionDB | None = None) -> None:
-        self._db = db  # for a ledger in the store; the one here is in memory
+        self._journal = getattr(db, "journal", None)
         self._changed = threading.Condition()
         self._sessions: dict[str, _Session] = {}
         self._leaving: list[Any] = []  # evicted agents whose store handle is still to be closed
@@ -110,7 +115,9 @@ class SessionLifecycle:
     def has_uncommitted_work(self, sid: str | None) -> bool:
         with self._changed:
             session = self._sessions.get(sid or "")
-            return session is not None and bool(session.segments)
+            if session is not None and session.segments:
+                return True
+        return bool(sid) and self._owed(str(sid))[1] > 0
 
     def commit_session_memory(
         self,
@@ -119,6 +126,7 @@ class SessionLifecycle:
         *,
         wait: bool = False,
         timeout: float | None = None,
+        reason: Reason = "switch",
     ) -> bool:
         """Commit the oldest segment with its owner. True only if this call did.
 
@@ -132,10 +140,10 @@ class SessionLifecycle:
         if begun is None:
             return False
         if timeout is None:
-            return self._commit(sid, *begun)
-        answer = Lane("memory commit", 1).give(lambda: self._commit(sid, *begun), last=True)
+            return self._commit(sid, *begun, reason)
+        answer = Lane("memory commit", 1).give(lambda: self._commit(sid, *begun, reason), last=True)
         if answer is None:
-            return self._commit(sid, *begun)
+            return self._commit(sid, *begun, reason)
         wait_for([answer], timeout=max(0.0, until - time.monotonic()))
         return answer.done() and answer.exception() is None and bool(answer.result())
 
@@ -150,7 +158,7 @@ class SessionLifecycle:
             self._leaving += [] if any(each is agent for each in self._leaving) else [agent]
         for sid in held:
             while self._owes(sid, agent) and self.commit_session_memory(
-                sid, agent, wait=True, timeout=max(0.0, until - time.monotonic())
+                sid, agent, wait=True, timeout=max(0.0, until - time.monotonic()), reason="evicted"
             ):
                 pass
         with self._changed:
@@ -188,8 +196,12 @@ class SessionLifecycle:
 
     def _begin(self, sid: str, agent: Any, until: float | None) -> tuple[_Session, Any, int] | None:  # noqa: ANN401
         """Claim the oldest segment as far as it goes now."""
+        owed = self._owed(sid)[1] > 0
         with self._changed:
             session = self._sessions.get(sid)
+            if owed and (session is None or not (session.segments or session.busy)):
+                session = self._sessions.setdefault(sid, _Session())  # turns of a process that is gone
+                session.mark(None)
             if session is not None and session.busy:
                 if until is None or session.thread == threading.get_ident():
                     return None  # also for an agent that asks from inside its own commit
@@ -206,11 +218,15 @@ class SessionLifecycle:
             oldest.owner, session.busy = owner, True
             return session, owner, oldest.upto
 
-    def _commit(self, sid: str, session: _Session, owner: Any, upto: int) -> bool:  # noqa: ANN401
+    def _commit(self, sid: str, session: _Session, owner: Any, upto: int, reason: Reason) -> bool:  # noqa: ANN401
         session.thread = threading.get_ident()
         done = False
         try:
+            conversation, owed = self._owed(sid)
             owner.commit_memory_session()
+            if owed and self._journal is not None:
+                due = MemoryDue(sid, owed, reason, str(getattr(owner, "memory_owner", "")))
+                self._journal.append(conversation, [due])
             done = True
         except (Exception, SystemExit) as error:  # noqa: BLE001  (the border to code of others)
             log.warning(
@@ -236,8 +252,19 @@ class SessionLifecycle:
                 sid = owing.popleft()
             except IndexError:
                 return
-            while self.commit_session_memory(sid, wait=True, timeout=max(0.0, until - time.monotonic())):
+            while self.commit_session_memory(
+                sid, wait=True, timeout=max(0.0, until - time.monotonic()), reason="shutdown"
+            ):
                 pass
+
+    def _owed(self, sid: str) -> tuple[str, int]:
+        """The conversation of a session in the store, and up to where its turns are owed; "" and 0 where nothing is."""
+        try:
+            if self._journal is not None and (stretch := self._journal.stretch(sid)) is not None:
+                return stretch.conversation, self._journal.owed(stretch.conversation)
+        except (Gone, NoSuchConversation, StoreError) as error:
+            log.info("What %s owes is not known now: %s", sid, error)
+        return "", 0
 
     def _busy(self, sid: str) -> bool:
         return sid in self._sessions and self._sessions[sid].busy

@@ -12,7 +12,7 @@ import msgspec
 
 from tenax.clock import rfc3339
 from tenax.errors import Gone, NoSuchConversation, StoreError
-from tenax.events import MessageAssistant, MessageUser
+from tenax.events import TEMPORARY, MessageAssistant, MessageUser
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Summary
@@ -46,6 +46,8 @@ class Listed(msgspec.Struct, frozen=True):
     pinned: bool
     archived: bool
     running: bool
+    temporary: bool
+    """Nothing is remembered of it."""
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -58,7 +60,7 @@ class Moved(msgspec.Struct, frozen=True):
 
 def listed(each: Summary, words: str | None) -> Listed:
     return Listed(each.conversation, each.title, words, each.messages, each.source, rfc3339(each.opened_at),
-                  rfc3339(each.updated_at), each.pinned, each.archived, each.running)  # fmt: skip
+                  rfc3339(each.updated_at), each.pinned, each.archived, each.running, each.source == TEMPORARY)  # fmt: skip
 
 
 def first_words(journal: Journal, conversation: str) -> str | None:

@@ -64,10 +64,12 @@ class Lanes:
         holder: Holder,
         compact: Callable[[Run], Awaitable[bool]] | None = None,
         answered: Callable[[str], None] = lambda _conversation: None,
+        evicted: Callable[[str], None] = lambda _conversation: None,
     ) -> None:
         self._journal = journal
         self._agent = agent
         self._answered = answered
+        self._evicted = evicted
         self._policy = policy
         self._holder = holder
         self._compact = compact
@@ -222,7 +224,7 @@ class Lanes:
         history = self._histories.pop(conversation, None) or History(self._journal, conversation)
         self._histories[conversation] = history
         if len(self._histories) > HISTORIES_MAX:
-            self._histories.popitem(last=False)
+            self._evicted(self._histories.popitem(last=False)[0])
         return history
 
     async def _run(self, history: History, lease: Lease, run: str) -> Ended:

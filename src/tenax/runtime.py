@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -35,6 +35,7 @@ from tenax.errors import (
     TenaxError,
 )
 from tenax.events import (
+    TEMPORARY,
     ApprovalAnswered,
     ConversationArchived,
     ConversationOpened,
@@ -50,13 +51,16 @@ from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Dedup, Erased, Hits, Recorded, Summary
 from tenax.listing import LiveList
 from tenax.live import SHOWN_ROWS, Live, Lives
+from tenax.memory.keep import Memory
 from tenax.models import Model, ToolSpec, connect
 from tenax.parts import Part, Text
+from tenax.readers import UNREMEMBERED, Readers
 from tenax.recovery import mend, open_rows
 from tenax.runner import RESUME_SECONDS, Lanes, Policy
 from tenax.sessions import SessionDB
 from tenax.settings import choose_model
-from tenax.tools import Gate, ReadFile, WriteFile
+from tenax.tools import Gate, ReadFile, Tool, WriteFile
+from tenax.tools.memory import UseMemory
 from tenax.views.transcript import Change, Row, Transcript
 from tenax.views.turns import Turns
 
@@ -118,13 +122,15 @@ class Runtime:
         self.list = LiveList(self.journal)
         self._held = Held(self.journal, config.places.data / "spool", self._on_held(on_held))
         self._agent: Agent | None = None
-        self._tour: Agent | None = None
+        self._apart: dict[str, Agent] = {}
+        """Who answers where nothing is remembered, by the source of the conversation."""
+        self._readers = Readers(self.journal, config, self._reviewer, self._made_anew)
         self._before: list[Agent] = []
         """Agents of earlier configurations: a run that has one keeps it to its end."""
         self._sources: dict[str, str] = {}
-        self._titling: set[asyncio.Task[None]] = set()
+        self._besides: set[asyncio.Task[None]] = set()
         self._lanes: Lanes | None = None
-        self._compactor = Compactor(self._sync)
+        self._compactor = Compactor(self._sync, self._readers.must_keep, self._readers.compacted)
         self._upkeep: asyncio.Task[None] | None = None
         self._owned: set[str] | None = None
 
@@ -140,6 +146,7 @@ class Runtime:
     async def start(self) -> None:
         """Repair what dead processes left, and go on with it. Nothing has to be read for that."""
         await self._unless_away(self._look_after)
+        await self._readers.start(reviews=self._serves)
         self._upkeep = asyncio.create_task(self._keep_up(), name="upkeep")
 
     async def _look_after(self) -> None:
@@ -173,6 +180,7 @@ class Runtime:
         while self._serves:
             await asyncio.sleep(_UPKEEP_SECONDS)
             await self._unless_away(self._look_after)
+            await self._unless_away(self._readers.settle)
 
     async def _unless_away(self, work: Callable[[], Awaitable[object]]) -> None:
         try:
@@ -196,12 +204,13 @@ class Runtime:
         if self._upkeep is not None:
             self._upkeep.cancel()
             await asyncio.wait({self._upkeep}, timeout=0.5)
-        for task in self._titling:
+        for task in self._besides:
             task.cancel()
         await self._lives.close()
         await self.list.close()
         if self._lanes is not None:
             await self._lanes.close()
+        await self._readers.close(max(0.5, (until - loop.time()) / 2))
         for agent in (self._agent, *self._before):
             for model in agent.models if agent is not None else ():
                 await model.close()
@@ -222,6 +231,11 @@ class Runtime:
 
         return tell
 
+    @property
+    def memory(self) -> Memory:
+        """What is remembered beyond a conversation."""
+        return self._readers.memory
+
     # -- who answers -----------------------------------------------------------------------------------------
 
     @property
@@ -232,10 +246,14 @@ class Runtime:
     async def configure(self, config: Config) -> None:
         """Answer with this configuration from now on. A run that is under way ends as it began."""
         self._config = config
+        self._made_anew()
+        await self._unless_away(self._look_after)
+
+    def _made_anew(self) -> None:
+        """Whoever answers next is made anew: another model, or other tools."""
         if self._agent is not None:
             self._before.append(self._agent)
             self._agent = None
-        await self._unless_away(self._look_after)
 
     async def use_model(self, label: str) -> None:
         """Answer with this model of the configuration from now on, here and in whatever starts later."""
@@ -257,23 +275,28 @@ class Runtime:
     def agent(self) -> Agent:
         """What answers. Raises ConfigError where no model is set up."""
         if self._agent is None:
-            self._agent = self._made(self._connected())
+            tools: list[Tool[Any]] = [ReadFile(), WriteFile(), UseMemory(self.memory)]
+            tools += self._readers.tools({each.name for each in tools})
+            self._agent = Agent(
+                self._connected(), PROMPT, Gate(tools), limits=self._limits, memory=self.memory
+            )
         return self._agent
 
-    def _made(self, models: tuple[Model, ...]) -> Agent:
-        return Agent(models, PROMPT, Gate([ReadFile(), WriteFile()]), limits=self._limits)
-
     async def _agent_for(self, conversation: str) -> Agent:
-        """What answers there: in a tour the scripted model, which needs none of the person's."""
+        """What answers there: in a tour the scripted model, and where nothing is remembered one without a memory."""
         if conversation not in self._sources:
             if len(self._sources) >= _SOURCES_MAX:
                 self._sources.clear()
             self._sources[conversation] = (await self.journal.summary(conversation)).source
-        if self._sources[conversation] != TOUR:
+        source = self._sources[conversation]
+        if source not in UNREMEMBERED:
             return self.agent
-        if self._tour is None:
-            self._tour = self._made((tour_model(),))
-        return self._tour
+        agent = self._apart.get(source)
+        if agent is None or (source == TEMPORARY and agent.models is not self.agent.models):
+            models = (tour_model(),) if source == TOUR else self.agent.models
+            agent = Agent(models, PROMPT, Gate([ReadFile(), WriteFile()]), limits=self._limits)
+            self._apart[source] = agent
+        return agent
 
     def _connected(self) -> tuple[Model, ...]:
         if self._models is not None:
@@ -297,9 +320,27 @@ class Runtime:
                 policy,
                 self._held,
                 self._compactor.make_room,
-                self._give_title,
+                self._answered,
+                self._evicted,
             )
         return self._lanes
+
+    def _answered(self, conversation: str) -> None:
+        self._give_title(conversation)
+        self._readers.answered(conversation)
+
+    def _evicted(self, conversation: str) -> None:
+        """It was not used for long, and is folded no more: a boundary."""
+        self._beside(f"left {conversation}", lambda: self._readers.left(conversation, "evicted"))
+
+    async def _reviewer(self, conversation: str) -> Model | None:
+        """Who looks a conversation over: the model that answers there, if it is one that the person connected."""
+        if not self._config.memory_review or not await self._can_answer(conversation):
+            return None
+        model = (await self._agent_for(conversation)).models[0]
+        over = self._limits.dollars_day
+        spent = await self.journal.spent()
+        return model if self._is_real(model) and (over is None or spent.cost < over) else None
 
     def _give_title(self, conversation: str) -> None:
         """A conversation without a title gets one from a model that can find it, while nobody waits."""
@@ -309,10 +350,14 @@ class Runtime:
             if self._is_real(model) and (await self.journal.summary(conversation)).title is None:
                 await give_title(self.journal, model, conversation, silence=_TITLE_SECONDS)
 
-        if not any(task.get_name() == f"title {conversation}" for task in self._titling):
-            task = asyncio.create_task(self._unless_away(work), name=f"title {conversation}")
-            self._titling.add(task)
-            task.add_done_callback(self._titling.discard)
+        self._beside(f"title {conversation}", work)
+
+    def _beside(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
+        """Do this while nobody waits for it, unless it is being done."""
+        if not any(task.get_name() == name for task in self._besides):
+            task = asyncio.create_task(self._unless_away(work), name=name)
+            self._besides.add(task)
+            task.add_done_callback(self._besides.discard)
 
     def _is_real(self, model: Model) -> bool:
         """Whether it is a model that the person connected: not the practice model, not a script."""
@@ -321,12 +366,20 @@ class Runtime:
 
     # -- talking ---------------------------------------------------------------------------------------------
 
-    async def new(self, *, source: str = "api") -> str:
-        """A new conversation; its id."""
+    async def new(self, *, source: str = "api", leaving: str | None = None) -> str:
+        """A new conversation; its id. The one that is `leaving` it is left: a boundary."""
+        if leaving is not None:
+            await self.journal.summary(leaving)  # it has to be there
         conversation = self.journal.ids.conversation()
         opened = ConversationOpened(self._sync.user or "", self.journal.ids.stretch(), source=source)
         await self.journal.append(conversation, [opened])
+        if leaving is not None:
+            await self._readers.left(leaving, "new")
         return conversation
+
+    async def left(self, conversation: str) -> None:
+        """The person goes on in another conversation: a boundary."""
+        await self._readers.left(conversation, "switch")
 
     async def submit(
         self,
@@ -511,6 +564,7 @@ class Runtime:
 
     async def clear(self, conversation: str) -> int:
         """Everything so far leaves transcript and context. Its seq, which `restore` takes."""
+        await self._readers.left(conversation, "cleared")
         return await self._as_session(conversation, lambda db, name: db.clear(name))
 
     async def restore(self, conversation: str, of: int) -> None:

@@ -17,6 +17,8 @@ from tenax.events import (
     ConversationRestored,
     ConversationRewound,
     Event,
+    MemoryNoted,
+    MemoryRecalled,
     MessageAssistant,
     MessagePartial,
     MessageSystem,
@@ -165,6 +167,9 @@ class Driver:
         if self.chance.random() < 0.15:
             self.append(ContextOpened("start", "m", Blob("a" * 64), Blob("b" * 64)), run=turns.run.id)
             head = self.head()
+        if not turns.run.requests and self.chance.random() < 0.3:
+            self.append(MemoryRecalled({"builtin": f"- {self.say()}"}, facts=["f_1"]), run=turns.run.id)
+            head = self.head()
         asked = ModelRequested(head, "", "m", 1.0, turns.steers)
         self.requests += [self.append(asked, run=turns.run.id)[0].seq]
 
@@ -227,6 +232,11 @@ class Driver:
             case _:
                 self.append(RunLate(index, "token", {"text": self.say()}), run=run.id)
 
+    def note(self) -> None:
+        noted = self.append(MemoryNoted("f_1", 1, "added", self.say()))[0].seq
+        if self.chance.random() < 0.5:
+            self.append(MemoryNoted("f_1", 2, "undone", of=noted))
+
     def keep(self) -> None:
         self.append(ContextKept("It was no shorter.", self.head()))
 
@@ -243,7 +253,19 @@ class Driver:
 
 
 OPERATIONS = (
-    *("message", "foreign", "undo", "undo", "restore", "restore", "clear", "erase", "compact", "keep"),
+    *(
+        "message",
+        "foreign",
+        "undo",
+        "undo",
+        "restore",
+        "restore",
+        "clear",
+        "erase",
+        "compact",
+        "keep",
+        "note",
+    ),
     *("ask",) * 4,
     *("end",) * 4,
     *("late",) * 4,

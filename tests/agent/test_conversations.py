@@ -10,7 +10,7 @@ from tenax.config import Config
 from tenax.errors import Gone, InvalidInput
 from tenax.models import Reply, ScriptedModel
 from tenax.runtime import Runtime
-from tests.support.runs import config_of
+from tests.support.runs import asked, config_of
 
 HELLO = "Hello, you."
 
@@ -18,13 +18,6 @@ HELLO = "Hello, you."
 @pytest.fixture
 def config(store_url: str, tmp_path: Path) -> Config:
     return config_of(store_url, tmp_path)
-
-
-async def asked(runtime: Runtime, name: str, words: str) -> int:
-    stored = await runtime.submit(name, words)
-    await runtime.finished(name, stored.seq)
-    await runtime.lanes.idle(name)
-    return stored.seq
 
 
 async def texts(runtime: Runtime, name: str) -> list[str]:

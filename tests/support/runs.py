@@ -28,6 +28,14 @@ def config_of(url: str, home: Path, **more: str) -> Config:
     return load({"TENAX_HOME": str(home), "TENAX_STORE": url, **more})
 
 
+async def asked(runtime: Runtime, name: str, words: str) -> int:
+    """Say this, and wait until it is answered; where the words stand."""
+    stored = await runtime.submit(name, words)
+    await runtime.finished(name, stored.seq)
+    await runtime.lanes.idle(name)
+    return stored.seq
+
+
 class NoteArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to write down."""
 

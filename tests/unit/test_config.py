@@ -112,7 +112,7 @@ def test_tenax_config_names_the_file(env: dict[str, str], tmp_path: Path) -> Non
         (
             "[kitchen]",
             "sets kitchen",
-            "Known here: budget, fallback, model, models, resume, serve, store, tools.",
+            "Known here: budget, fallback, memory, model, models, resume, serve, store, tools.",
         ),
         ("[store]\nurll = 1", r"sets store\.urll", "Did you mean store.url?"),
         ('store = "sqlite"', r"write \[store\]", ""),
@@ -358,6 +358,10 @@ X = '[models.x]\nurl = "http://h"\nname = "n"\n'
         ('[models.x]\nname = "n"\nurl = "http://h:port"', "no address", "http://"),
         ("[budget]\nday = true", r"budget\.day .* must be a number", ""),
         ("[tools]\nfolder = 1", r"tools\.folder .* must be text", ""),
+        ("[memory]\nreview = 1", r"memory\.review .* must be true or false: review = ", ""),
+        ('[memory]\nreview = "false"', r"memory\.review .* must be true or false", ""),
+        ("[memory]\nproviders = true", r"memory\.providers .* must be a list of names", ""),
+        ("[memory]\nreviews = false", r"sets memory\.reviews", "Did you mean memory.review?"),
     ],
 )
 def test_a_mistake_about_models_is_told(env: dict[str, str], text: str, said: str, hint: str) -> None:
@@ -372,9 +376,26 @@ def test_a_mistake_about_models_is_told(env: dict[str, str], text: str, said: st
 def test_every_setting_stands_on_its_page() -> None:
     """A setting without a word for the person who sets it is none."""
     page = (Path(__file__).parents[2] / "docs" / "CONFIGURATION.md").read_text("utf-8")
-    whole = {f"{section}.{name}" for section in ("store", "tools", "serve") for name in SECTIONS[section]}
+    whole = {
+        f"{section}.{name}" for section in ("store", "tools", "serve", "memory") for name in SECTIONS[section]
+    }
     names = {*TOP, *MODEL, *SECTIONS["budget"], *whole}
     assert {name for name in names if f"`{name}`" not in page} == set()
+
+
+def test_memory_reviews_by_itself_and_loads_only_what_is_named(env: dict[str, str]) -> None:
+    """The file may say otherwise, and a variable wins over it and is shown as locked."""
+    assert (load(env).memory_review, load(env).memory_providers) == (True, ())
+    write(env, '[memory]\nreview = false\nproviders = ["b", "a", "b"]')
+    assert (load(env).memory_review, load(env).memory_providers) == (False, ("b", "a"))
+    config = load(env | {"TENAX_MEMORY_REVIEW": "True", "TENAX_MEMORY_PROVIDERS": " c, d,"})
+    assert (config.memory_review, config.memory_providers) == (True, ("c", "d"))
+    assert config.locked == {
+        "memory.review": "TENAX_MEMORY_REVIEW",
+        "memory.providers": "TENAX_MEMORY_PROVIDERS",
+    }
+    with pytest.raises(ConfigError, match="TENAX_MEMORY_REVIEW is 'no'; it must be true or false"):
+        load(env | {"TENAX_MEMORY_REVIEW": "no"})
 
 
 def test_the_page_is_served_on_loopback_unless_told_otherwise(env: dict[str, str]) -> None:

@@ -15,7 +15,7 @@ import logging
 import re
 import sys
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from tenax.agent.history import History
 from tenax.agent.loop import Agent, Run
 from tenax.errors import OutcomeUnknown, StoreUnavailable
 from tenax.events import Blob, ContextKept, ContextOpened, ModelUsed
+from tenax.fence import fence
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.models.base import Answer, Failure, Model, Piece, Words
@@ -53,6 +54,7 @@ TAIL = 0.25
 """How much of it stays word for word."""
 KEEP_MESSAGES = 4
 SUMMARY_CHARS_MAX = 24_000
+_KEPT_CHARS_MAX = 2000
 _CLIPPED_CHARS_MIN = 256
 _CUT = frozenset({"length", "max_tokens"})
 """How providers say that an answer was cut off."""
@@ -260,8 +262,17 @@ def _size(message: Mapping[str, Any]) -> int:
 class Compactor:
     """Keeps the context of a run below its limit."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        must_keep: Callable[[list[dict[str, Any]]], Awaitable[str]] | None = None,
+        compacted: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
         self._db = SessionDB(journal=journal)
+        self._must_keep = must_keep
+        """What memories want a summary of these messages to hold."""
+        self._compacted = compacted
+        """Told of every stretch that ended so."""
 
     async def make_room(self, run: Run) -> bool:
         """Compact if the context is nearly full. True if it is another one now, or the run has to look again."""
@@ -351,6 +362,9 @@ class Compactor:
                 await journal.apart(partial(_unlock, self._db, stretch, holder))
         if not isinstance(rotated, Rotated):
             return Superseded(**same, by=rotated.by)
+        if self._compacted is not None:
+            with contextlib.suppress(StoreUnavailable):  # it is found later: what is owed is in the store
+                await self._compacted(stretch)
         return Compacted(messages=[], session_id=rotated.session_id, summary=summary, tokens_before=before,
                          tokens_after=after)  # fmt: skip
 
@@ -366,7 +380,7 @@ class Compactor:
     ) -> str | Aborted:
         same: dict[str, Any] = {"messages": [], "session_id": ""}
         plain = _fitting(covered, room - len(agent.prompt + INSTRUCTION) // 4)
-        messages = [*plain, Message("user", (Text(INSTRUCTION),))]
+        messages = [*plain, Message("user", (Text(INSTRUCTION + await self._also(plain)),))]
         body = model.body(agent.prompt, [], [model.message(each) for each in messages], {})
         answer: Answer | Failure | None = None
         said, renewed_at = 0, journal.clock.monotonic()
@@ -398,6 +412,14 @@ class Compactor:
             summary if len(summary) <= SUMMARY_CHARS_MAX else Aborted(**same, why="The summary is too long.")
         )
 
+    async def _also(self, messages: Sequence[Message]) -> str:
+        """What memories want kept, for the end of the instruction."""
+        if self._must_keep is None:
+            return ""
+        told = [{"role": each.role, "content": text_of(each.parts)} for each in messages]
+        kept = fence((await self._must_keep(told))[:_KEPT_CHARS_MAX])
+        return f"\n\nA memory of yours asks that these things are not left out:\n{kept}" if kept else ""
+
     async def _trim(self, run: Run, why: str) -> bool:
         """When no summary is to be had: shorten old tool output, by rule, and say so. True if that helped."""
         context, opened = run.history.context, run.history.context.opened
@@ -408,7 +430,7 @@ class Compactor:
             await run.history.catch_up()
             return False
         trimmed = ContextOpened("trimmed", opened.model, Blob(opened.prompt.blob), Blob(opened.tools.blob),
-                                opened.settings, opened.renderer, max(each.last for each in long))  # fmt: skip
+                                opened.settings, opened.renderer, max(each.last for each in long), opened.memory)  # fmt: skip
         await run.record(kept, trimmed)
         await run.history.catch_up()
         return True
@@ -484,13 +506,14 @@ def _fitting(covered: Sequence[Placed], room: int) -> list[Message]:
         while chars >= _CLIPPED_CHARS_MIN and sum(map(_tokens, messages)) > room:
             for n, each in enumerate(covered):
                 if each.message.role == role and each.place > 0:
-                    text = _clipped(text_of(messages[n].parts), chars)
+                    text = clipped(text_of(messages[n].parts), chars)
                     messages[n] = Message(messages[n].role, (Text(text),))
             chars //= 2
     return messages
 
 
-def _clipped(text: str, chars: int) -> str:
+def clipped(text: str, chars: int) -> str:
+    """The beginning and the end of a text that is longer than so many characters."""
     return text if len(text) <= chars else f"{text[: chars // 2]}\n[...]\n{text[-chars // 2 :]}"
 
 

@@ -29,6 +29,7 @@ from tenax.events import (
     Blob,
     ContextOpened,
     Event,
+    MemoryRecalled,
     MessageAssistant,
     MessagePartial,
     ModelFailed,
@@ -38,10 +39,11 @@ from tenax.events import (
     ToolFinished,
     ToolStarted,
 )
+from tenax.fence import Scrubber, scrub
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Lease, Recorded
 from tenax.models.base import RETRIED, Answer, Failure, Model, Thought, ToolSpec, Words
-from tenax.parts import Text, ToolCall
+from tenax.parts import Text, ToolCall, text_of
 from tenax.recovery import UNKNOWN_OUTCOME, interruption, ship
 from tenax.tools.base import Call
 from tenax.tools.gate import Allowed, Asks, Done, Gate
@@ -74,6 +76,18 @@ class Limits(msgspec.Struct, frozen=True):
     lease_grace: float = 30.0
 
 
+class Remembers(Protocol):
+    """What an agent knows from elsewhere. It never holds a turn: there is a deadline, and nothing that it raises."""
+
+    async def block(self, conversation: str) -> str:
+        """What the prompt says of it, for a whole stretch."""
+
+    async def recall(
+        self, conversation: str, words: str, *, turn: int, session: str
+    ) -> MemoryRecalled | None:
+        """What is known about these words; None where there is nothing to say."""
+
+
 @dataclass(frozen=True, eq=False)
 class Agent:
     """What answers: immutable. What a turn changes lives in the turn, what was said in the journal."""
@@ -84,6 +98,7 @@ class Agent:
     gate: Gate
     settings: dict[str, Any] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
+    memory: Remembers | None = None
 
     @cached_property
     def signature(self) -> str:
@@ -167,6 +182,8 @@ class Run:
         self._held = False
         self._renewed_at = journal.clock.monotonic()
         self._partials: Partials | None = None
+        self._prompt: tuple[ContextOpened, str] | None = None
+        self._recalled = False
 
     # -- the run ---------------------------------------------------------------------------------------------
 
@@ -203,8 +220,9 @@ class Run:
             if why := await self._over_budget():
                 return await self._finish("failed", why)
             await self._open_epoch()
-            if await self._made_room():
-                continue
+            await self._recall(run)
+            if self.history.context.opened is None or await self._made_room():
+                continue  # something was erased meanwhile, or summarised: what requests begin with is another
             ended = await self._ask()
             if ended is not None:
                 return ended
@@ -323,13 +341,57 @@ class Run:
         settings = {**self.agent.settings, "signature": self.agent.signature}
         if opened is not None and opened.settings == settings and opened.model == self.model.name:
             return
-        prompt = await self._while_away(lambda: self.journal.put_blob(self.agent.prompt.encode()))
+        memory = opened.memory if opened is not None else await self._remembered()
+        text = await self._prompt_with(memory)
+        prompt = await self._while_away(lambda: self.journal.put_blob(text.encode()))
         tools = await self._while_away(lambda: self.journal.put_blob(msgspec.json.encode(specs)))
         reason: Literal["start", "changed"] = "start" if opened is None else "changed"
         await self.record(
-            ContextOpened(reason, self.model.name, Blob(prompt), Blob(tools), settings, RENDERER)
+            ContextOpened(
+                reason, self.model.name, Blob(prompt), Blob(tools), settings, RENDERER, memory=memory
+            )
         )
         await self._catch_up()
+
+    async def _remembered(self) -> Blob | None:
+        """What the prompt says of the memory in this stretch, stored; None where there is nothing to say."""
+        said = ""
+        if self.agent.memory is not None:
+            with contextlib.suppress(TenaxError):  # a stretch without it is better than none
+                said = await self.agent.memory.block(self.conversation)
+        return Blob(await self._while_away(lambda: self.journal.put_blob(said.encode()))) if said else None
+
+    async def _prompt_with(self, memory: Blob | None) -> str:
+        if memory is None:
+            return self.agent.prompt
+        said = await self._while_away(lambda: self.journal.get_blob(memory.blob))
+        return f"{self.agent.prompt}\n\n{(said or b'').decode()}"
+
+    async def _prompt_now(self) -> str:
+        """What this request begins with: the agent's words, and what the stretch remembers."""
+        opened = self.history.context.opened
+        assert opened is not None
+        if self._prompt is None or self._prompt[0] is not opened:
+            self._prompt = opened, await self._prompt_with(opened.memory)
+        return self._prompt[1]
+
+    async def _recall(self, run: OpenRun) -> None:
+        """Before the first request: what memories know about what was said. A run that goes on was told already."""
+        if self.agent.memory is None or run.requests or run.started.resumes is not None or self._recalled:
+            return
+        self._recalled = True
+        inputs = set(run.inputs)
+        asked = [
+            each.message for each in self.history.context.items if each.person and inputs & set(each.seqs)
+        ]
+        words = "\n".join(text_of(each.parts) for each in asked)
+        session = (await self._while_away(lambda: self.journal.head(self.conversation))).stretch or ""
+        found = await self.agent.memory.recall(
+            self.conversation, words, turn=len(self.turns.runs), session=session
+        )
+        if found is not None:
+            await self.record(found)
+            await self._catch_up()
 
     async def _over_budget(self) -> str:
         """Why no more may be spent, if so. Only what has a price counts (docs/CONFIGURATION.md)."""
@@ -352,7 +414,8 @@ class Run:
     async def _ask(self) -> Ended | None:
         """One call of the model. None: go on."""
         model, steers = self.model, self.turns.steers
-        body = self.rendered.body(model, self.history, self.agent.prompt, self.agent.gate.specs(), steers)
+        prompt = await self._prompt_now()
+        body = self.rendered.body(model, self.history, prompt, self.agent.gate.specs(), steers)
         (requested,) = await self.record(
             ModelRequested(
                 self.history.seq,
@@ -403,16 +466,20 @@ class Run:
 
     async def _read(self, model: Model, body: bytes, partials: Partials) -> Answer | Failure:
         stream = model.stream(body, silence=self.agent.limits.silence)
+        scrubber = Scrubber()  # a model may repeat what it recalls, fence and all
         try:
             async for piece in stream:
                 match piece:
                     case Words(text):
-                        partials.add(text)
+                        partials.add(scrubber.feed(text))
                     case Thought():
                         partials.add("")
-                    case Answer() | Failure():
+                    case Answer():
+                        return _scrubbed(piece)
+                    case Failure():
                         return piece
         finally:
+            partials.add(scrubber.finish())
             close = getattr(stream, "aclose", None)
             if close is not None:
                 await close()
@@ -594,3 +661,8 @@ class Run:
         if self._partials is not None:
             late.insert(0, ReplyDelta(0, 0, self._partials.whole))
         await self._while_away(lambda: ship(self.journal, self.conversation, self.id, late, source=self.id))
+
+
+def _scrubbed(answer: Answer) -> Answer:
+    parts = [Text(scrub(part.text)) if isinstance(part, Text) else part for part in answer.parts]
+    return msgspec.structs.replace(answer, parts=parts)

@@ -22,7 +22,7 @@ from tenax.models.base import Answer, Failure, Model, Piece, Words
 from tenax.parts import Text, text_of
 from tenax.views.context import Message
 
-__all__ = ["give_title"]
+__all__ = ["ask", "give_title"]
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ async def give_title(journal: AsyncJournal, model: Model, conversation: str, *, 
     if asked is None or answered is None:
         return None
     request = _ASK.format(asked=_start(asked.event), answered=_start(answered.event))
-    answer = await _ask(model, request, silence)
+    answer = await ask(model, request, "title", silence=silence, chars_max=_SAID_CHARS_MAX)
     if answer is None:
         return None
     if answer.usage is not None:
@@ -63,7 +63,8 @@ async def give_title(journal: AsyncJournal, model: Model, conversation: str, *, 
     return await _store(journal, conversation, title, (answered.seq, since)) if title else None
 
 
-async def _ask(model: Model, request: str, silence: float) -> Answer | None:
+async def ask(model: Model, request: str, purpose: str, *, silence: float, chars_max: int) -> Answer | None:
+    """Ask a model something beside the talk. None if it fails, takes longer than that in all, or says more than that."""
     body = model.body("", [], [model.message(Message("user", (Text(request),)))], {})
     stream = cast("AsyncGenerator[Piece, None]", model.stream(body, silence=silence))
     said = 0
@@ -74,11 +75,11 @@ async def _ask(model: Model, request: str, silence: float) -> Answer | None:
                     case Answer():
                         return piece
                     case Failure():
-                        log.info("No title: %s", piece.message, extra={"action": "no_title"})
+                        log.info("No %s: %s", purpose, piece.message, extra={"action": f"no_{purpose}"})
                         return None
                     case Words(text=text):
                         said += len(text)
-                if said > _SAID_CHARS_MAX:  # that is no title
+                if said > chars_max:
                     return None
     return None
 

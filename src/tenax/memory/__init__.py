@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tenax.fence import Scrubber, fence, scrub
 from tenax.memory.base import BUILT_IN, HOOKS, MemoryProvider
-from tenax.memory.fence import Scrubber, fence, scrub
 from tenax.memory.manager import MemoryManager, Recalled, Standing
 from tenax.memory.plugins import GROUPS, Loaded, find_plugins, load_plugin
 

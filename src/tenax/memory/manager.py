@@ -26,7 +26,7 @@ import msgspec
 from tenax.memory.base import BUILT_IN, HOOKS, MemoryProvider
 from tenax.memory.lane import Lane, said
 
-__all__ = ["MemoryManager", "Recalled", "Standing"]
+__all__ = ["MemoryManager", "Recalled", "Seat", "Standing"]
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,7 @@ _LAST_SECONDS = 1.0  # of SHUTDOWN_SECONDS, kept for the provider's own shutdown
 _MISSES_MAX = 3
 _REST_SECONDS = 60.0
 _FAILED: Any = object()
+_OPTIONAL = HOOKS | {"queue_prefetch"}  # a provider with a base of its own may lack them
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -62,8 +63,8 @@ class Recalled(msgspec.Struct, frozen=True):
     missed: tuple[str, ...]
 
 
-class _Seat:
-    """One provider, its lanes and what became of its calls."""
+class Seat:
+    """One provider, its lanes and what became of its calls. A `Follower` hands it what is durable."""
 
     def __init__(self, provider: MemoryProvider) -> None:
         self.provider = provider
@@ -95,6 +96,11 @@ class _Seat:
                 extra={"action": "memory_refused"},
             )
 
+    def hand(self, method: str, *args: Any, **kwargs: Any) -> Future[str] | None:  # noqa: ANN401
+        """Tell it something, and what became of that: the error in a line, or "". None: its line is full or closed."""
+        args, kwargs = _copied(args), _copied(kwargs)
+        return self.told.give(lambda: self._made(method, args, kwargs)[1])
+
     def ask(self, lane: Lane, method: str, *args: Any, **kwargs: Any) -> Future[Any] | None:  # noqa: ANN401
         """A question on its way, or None where there is no use in asking."""
         if self.ours:
@@ -122,17 +128,21 @@ class _Seat:
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         """Call the provider, and note how it went. An exit that it asks for counts as a failure like any other."""
+        return self._made(method, args, kwargs)[0]
+
+    def _made(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, str]:
         try:
+            if method in _OPTIONAL and not hasattr(self.provider, method):
+                return None, ""
             function = getattr(self.provider, method)
             found = function(*args, **_taken(function, kwargs))
         except BaseException as error:
             if self.ours and not isinstance(error, Exception):
                 raise
-            self._fail(f"{method}: {said(error)}")
-            return _FAILED
+            return _FAILED, self._fail(f"{method}: {said(error)}")
         with self._lock:
             self._done += 1
-        return found
+        return found, ""
 
     def standing(self) -> Standing:
         with self._lock:
@@ -147,11 +157,12 @@ class _Seat:
                 error=self._error,
             )
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, why: str) -> str:
         with self._lock:
             self._failed += 1
             self._error = why
         log.warning("Memory %s failed. %s.", self.name, why, extra={"action": "memory_failed"})
+        return why
 
     def _miss(self, asked: Future[Any] | None) -> None:
         if asked is not None and not asked.cancel():
@@ -170,15 +181,16 @@ class MemoryManager:
     def __init__(self, *, recall_seconds: float = RECALL_SECONDS) -> None:
         self._recall_seconds = recall_seconds
         self._lock = threading.Lock()
-        self._seats: tuple[_Seat, ...] = ()
-        self._tools: dict[str, _Seat] = {}
+        self._seats: tuple[Seat, ...] = ()
+        self._tools: dict[str, Seat] = {}
         self._shut = False
 
-    def add_provider(self, provider: MemoryProvider) -> None:
+    def add_provider(self, provider: MemoryProvider) -> Seat:
         """From now on it is told what happens. Nothing of it is called here but its name."""
-        seat = _Seat(provider)
+        seat = Seat(provider)
         with self._lock:
             self._seats = (*self._seats, seat)
+        return seat
 
     # -- telling: returns at once --------------------------------------------------------------------------------
 
@@ -229,7 +241,7 @@ class MemoryManager:
 
     def tool_schemas(self) -> list[dict[str, Any]]:
         """The tools of all providers. Of two with one name the first counts."""
-        tools: dict[str, tuple[_Seat, dict[str, Any]]] = {}
+        tools: dict[str, tuple[Seat, dict[str, Any]]] = {}
         for seat, schemas in self._ask("get_tool_schemas", kind=list):
             for schema in schemas or ():
                 if isinstance(schema, dict) and isinstance(schema.get("name"), str):
@@ -289,7 +301,7 @@ class MemoryManager:
         for seat in self._seats:
             seat.tell(method, *_copied(args), **_copied(kwargs))
 
-    def _ask(self, method: str, *args: Any, kind: type, **kwargs: Any) -> list[tuple[_Seat, Any]]:  # noqa: ANN401
+    def _ask(self, method: str, *args: Any, kind: type, **kwargs: Any) -> list[tuple[Seat, Any]]:  # noqa: ANN401
         """Ask all at once, and wait for all together."""
         if self._shut:
             return []
@@ -300,11 +312,11 @@ class MemoryManager:
         return [(seat, seat.answer(question, until, kind)) for seat, question in asked]
 
 
-def _shutdown(seat: _Seat) -> Callable[[], Any]:
+def _shutdown(seat: Seat) -> Callable[[], Any]:
     return lambda: seat.call("shutdown", (), {})
 
 
-def _joined(found: list[tuple[_Seat, Any]]) -> str:
+def _joined(found: list[tuple[Seat, Any]]) -> str:
     return "\n\n".join(text.strip() for _, text in found if text is not None and text.strip())
 
 

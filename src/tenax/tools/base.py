@@ -57,6 +57,8 @@ class Tool(abc.ABC, Generic[A]):
     effect: Effect
     args: type[A]
     """What it takes, with `forbid_unknown_fields`. The model is told its JSON Schema."""
+    schema: dict[str, Any] | None = None
+    """The JSON Schema of a tool that is not ours: it takes a dictionary, and looks at it itself."""
     seconds: float
     """How long a call may take."""
     asks: bool

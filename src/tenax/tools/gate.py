@@ -97,11 +97,12 @@ class Gate:
         for tool in tools:
             if tool.name in self._tools:
                 raise ValueError(f"There are two tools of the name {tool.name}.")
-            if not tool.args.__struct_config__.forbid_unknown_fields:
+            if tool.schema is None and not tool.args.__struct_config__.forbid_unknown_fields:
                 raise ValueError(f"The arguments of {tool.name} must forbid unknown fields.")
             self._tools[tool.name] = tool
         self._specs = [
-            ToolSpec(each.name, each.description, _schema(each.args)) for each in self._tools.values()
+            ToolSpec(each.name, each.description, each.schema or _schema(each.args))
+            for each in self._tools.values()
         ]
         self._rules = tuple(rules)
         self._asked: weakref.WeakSet[Asks] = weakref.WeakSet()
@@ -124,7 +125,8 @@ class Gate:
         if tool is None:
             return self._no_such(name)
         try:
-            args = msgspec.json.decode(arguments if arguments.strip() else "{}", type=tool.args)
+            takes: Any = tool.args if tool.schema is None else dict[str, Any]
+            args = msgspec.json.decode(arguments if arguments.strip() else "{}", type=takes)
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
             return Refused(_trimmed(_misfit(tool, error))[0])
         try:
@@ -259,7 +261,8 @@ def _told(tool: Tool[Any], error: BaseException) -> str:
 
 def _misfit(tool: Tool[Any], error: Exception) -> str:
     if isinstance(error, msgspec.ValidationError):
-        takes = ", ".join(tool.args.__struct_encode_fields__) or "nothing"
+        names = (tool.schema or {}).get("properties") or tool.args.__struct_encode_fields__
+        takes = ", ".join(names) or "nothing"
         return f"The arguments of {tool.name} do not fit: {error}. It takes: {takes}."
     if isinstance(error, msgspec.DecodeError):
         return f"The arguments of {tool.name} are not JSON: {error}."

@@ -25,6 +25,7 @@ from tenax.events import (
     ConversationRestored,
     ConversationRewound,
     Event,
+    MemoryRecalled,
     MessageAssistant,
     MessagePartial,
     MessageSystem,
@@ -38,6 +39,7 @@ from tenax.events import (
     ToolLate,
     Unknown,
 )
+from tenax.fence import fence
 from tenax.parts import Part, Text, ToolCall, ToolResult, text_of
 
 if TYPE_CHECKING:
@@ -323,6 +325,10 @@ class Context:
     def _run_finished(self, seq: int, run: str | None, event: RunFinished) -> None:
         self._cut_off = (seq, run) if event.outcome == "interrupted" else (0, None)
 
+    def _recalled(self, seq: int, _run: str | None, event: MemoryRecalled) -> None:
+        if words := fence("\n".join(event.texts.values())):
+            self._put(seq, (seq,), Message("user", (Text(words),)))
+
     def _requested(self, seq: int, _run: str | None, event: ModelRequested) -> None:
         upto = event.folded_to
         since = [each for each in self.items if each.place > upto]  # it came while the request was on its way
@@ -477,6 +483,7 @@ _STEPS: dict[str, str] = {
     ToolLate.kind: "_tool_late",
     RunStarted.kind: "_started",
     RunFinished.kind: "_run_finished",
+    MemoryRecalled.kind: "_recalled",
     ModelRequested.kind: "_requested",
     ContextOpened.kind: "_opened",
     ContextKept.kind: "_kept",

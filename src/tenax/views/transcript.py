@@ -23,6 +23,7 @@ from tenax.events import (
     ConversationRestored,
     ConversationRewound,
     Event,
+    MemoryNoted,
     MessageAssistant,
     MessagePartial,
     MessageSystem,
@@ -55,12 +56,13 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing in the transcript.
 
     `state`, by kind: user: "", queued, steering; assistant: "", streaming, cut, earlier; tool: waiting, asks, approved,
-    running, or its outcome; marker: stopped, failed, pending, recovered, neutral, resumed; notice: retrying or "".
+    running, or its outcome; marker: stopped, failed, pending, recovered, neutral, resumed; notice: retrying or "";
+    memory: "" or undone.
     """
 
     id: str
     key: tuple[int, int, int]
-    kind: Literal["user", "assistant", "system", "tool", "marker", "notice", "summary"]
+    kind: Literal["user", "assistant", "system", "tool", "marker", "notice", "summary", "memory"]
     at: int
     text: str = ""
     state: str = ""
@@ -76,6 +78,11 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is not words: pictures and files."""
     model: str = ""
     """Who answered."""
+    action: str = ""
+    """What was done with a fact: added, replaced or removed."""
+    by: str = ""
+    fact: str = ""
+    version: int = 0
 
 
 class Put(msgspec.Struct, frozen=True, tag="put"):
@@ -324,6 +331,13 @@ class Transcript:
     def _kept(self, recorded: Recorded, event: ContextKept) -> None:
         self._put(recorded, str(recorded.seq), kind="notice", text=event.why)
 
+    def _noted(self, recorded: Recorded, event: MemoryNoted) -> None:
+        if event.action == "undone":
+            self._alter(str(event.of), state="undone")
+            return
+        self._put(recorded, str(recorded.seq), kind="memory", text=event.text, action=event.action, by=event.by,
+                  fact=event.fact, version=event.version)  # fmt: skip
+
     # -- edits -----------------------------------------------------------------------------------------------
 
     def _rewound(self, recorded: Recorded, event: ConversationRewound) -> None:
@@ -384,6 +398,7 @@ _STEPS: dict[type[Event], str] = {
     ReplyDelta: "_delta",
     ContextSummarised: "_summary",
     ContextKept: "_kept",
+    MemoryNoted: "_noted",
     ModelRequested: "_requested",
     ModelFailed: "_failed",
     ApprovalAsked: "_asked",

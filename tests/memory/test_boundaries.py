@@ -1,0 +1,173 @@
+"""Providers inside a runtime: every turn reaches them, the end of a conversation at its boundaries, and none holds a turn."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenax.config import Config
+from tenax.events import TEMPORARY, MemoryDue
+from tenax.models import Reply, Script, ScriptedModel
+from tenax.runtime import Runtime
+from tests.support.diary import Diary
+from tests.support.runs import asked, config_of
+
+
+@pytest.fixture
+def config(store_url: str, tmp_path: Path) -> Config:
+    return config_of(store_url, tmp_path, TENAX_MEMORY_PROVIDERS="diary")
+
+
+def talks(config: Config) -> Runtime:
+    return Runtime(config, models=[ScriptedModel(Script([Reply("Yes.")], repeat=True))])
+
+
+async def told(diary: Diary, kind: str, count: int) -> list[list[Any]]:
+    return await asyncio.to_thread(diary.told, kind, count)
+
+
+async def dues(runtime: Runtime, name: str) -> list[MemoryDue]:
+    events = [each.event for each in await runtime.journal.read(name)]
+    return [each for each in events if isinstance(each, MemoryDue)]
+
+
+async def test_every_turn_reaches_a_plugin_in_order_and_its_words_reach_the_model(config: Config) -> None:
+    """Prompt block, recall and tool of the provider are the model's; turns come with their key."""
+    diary = Diary(config)
+    model = ScriptedModel([Reply("One."), Reply("Two.")])
+    async with Runtime(config, models=[model]) as runtime:
+        await runtime.memory.ready.wait()
+        name = await runtime.new()
+        first = await asked(runtime, name, "Tell me about tea.")
+        second = await asked(runtime, name, "And coffee?")
+        synced = await told(diary, "sync", 2)
+        assert [each[2:4] for each in synced] == [["Tell me about tea.", "One."], ["And coffee?", "Two."]]
+        keys = [each[4] for each in synced]
+        assert all(key.startswith(f"{name}:") for key in keys)
+        assert first < int(keys[0].split(":")[1]) < second < int(keys[1].split(":")[1])
+        assert b"A diary is kept." in model.bodies[0]
+        assert b"the diary knows about tea" in model.bodies[0]
+        assert b"diary_look" in model.bodies[0]
+        (status,) = await runtime.memory.status()
+        assert (status.provider, status.behind, status.letters) == ("diary", 0, [])
+    assert diary.calls("shutdown")
+    assert diary.calls("end") == [["end", ["Tell me about tea.", "And coffee?"]]]
+
+
+async def test_leaving_a_conversation_is_a_boundary_and_nothing_new_is_none(config: Config) -> None:
+    """A new one, a switch and a clear each end what came before, once; without a finished turn nothing is due."""
+    diary = Diary(config)
+    async with talks(config) as runtime:
+        await runtime.memory.ready.wait()
+        name = await runtime.new()
+        empty = await runtime.new(leaving=name)
+        assert await dues(runtime, name) == []
+        await asked(runtime, name, "one")
+        await runtime.new(leaving=name)
+        await runtime.left(name)
+        await asked(runtime, name, "two")
+        await runtime.left(name)
+        await asked(runtime, name, "three")
+        await runtime.clear(name)
+        await runtime.left(empty)
+        assert [each.reason for each in await dues(runtime, name)] == ["new", "switch", "cleared"]
+        assert await dues(runtime, empty) == []
+        ends = await told(diary, "end", 3)
+        assert [each[1][-1] for each in ends] == ["one", "two", "three"]
+
+
+async def test_what_a_dead_process_left_behind_is_met_by_the_next(config: Config) -> None:
+    """No boundary was stored; the next start finds the turn in the store, and gives it and its end."""
+    diary = Diary(config)
+    runtime = talks(config)
+    await runtime.start()
+    await runtime.memory.ready.wait()
+    name = await runtime.new()
+    await runtime.close()
+    without = config_of(config.store_url, config.places.data)
+    async with talks(without) as blind:
+        await asked(blind, name, "nobody was there")
+    assert diary.calls("sync") == []
+    async with talks(config):
+        assert (await told(diary, "sync", 1))[0][2] == "nobody was there"
+        assert await told(diary, "end", 1) == [["end", ["nobody was there"]]]
+
+
+async def test_an_undone_turn_reaches_the_provider_as_a_rewind(config: Config) -> None:
+    """And one that was undone before it was read never does."""
+    diary = Diary(config)
+    async with talks(config) as runtime:
+        await runtime.memory.ready.wait()
+        name = await runtime.new()
+        await asked(runtime, name, "kept")
+        await asked(runtime, name, "taken back")
+        await told(diary, "sync", 2)
+        await runtime.undo(name)
+        until = time.monotonic() + 30
+        while not any(each[4] for each in diary.calls("switch")):
+            assert time.monotonic() < until
+            await asyncio.sleep(0.05)
+
+
+async def test_a_temporary_conversation_reaches_no_provider(config: Config) -> None:
+    """Neither its turns nor its end."""
+    diary = Diary(config)
+    async with talks(config) as runtime:
+        await runtime.memory.ready.wait()
+        hidden, shown = await runtime.new(source=TEMPORARY), await runtime.new()
+        await asked(runtime, hidden, "between us")
+        await runtime.left(hidden)
+        await asked(runtime, shown, "for all")
+        await told(diary, "sync", 1)
+    assert [each[2] for each in diary.calls("sync")] == ["for all"]
+    assert diary.calls("end") == [["end", ["for all"]]]
+
+
+@pytest.mark.parametrize("act", ["block", "raise", "leak", "print"])
+async def test_a_bad_provider_holds_no_turn_no_neighbour_and_no_end(
+    store_url: str, tmp_path: Path, act: str
+) -> None:
+    """Turns are finished before it is called, its neighbour is told everything, and the runtime closes in time."""
+    config = config_of(store_url, tmp_path, TENAX_MEMORY_PROVIDERS="diary,good")
+    bad, good = Diary(config, sync=act, prefetch=act, end=act, shutdown=act), Diary(config, "good")
+    runtime = talks(config)
+    await runtime.start()
+    await runtime.memory.ready.wait()
+    name = await runtime.new()
+    for n in range(5):
+        await asked(runtime, name, f"turn {n}")
+    await told(good, "sync", 5)
+    before = time.monotonic()
+    await runtime.close()
+    assert time.monotonic() - before < 5 * 5
+    assert [each[2] for each in good.calls("sync")] == [f"turn {n}" for n in range(5)]
+    if act == "block":
+        assert bad.blocked
+        assert bad.calls("sync") == []
+
+
+async def test_a_compaction_asks_the_providers_and_ends_the_stretch(config: Config) -> None:
+    """What a provider wants kept stands in the request for the summary; the end of the stretch is told, then the next one."""
+    diary = Diary(config)
+    model = ScriptedModel(
+        [Reply("One. " * 50), Reply("Two. " * 50), Reply("Three. " * 50), Reply("A summary."), Reply("Four.")]
+    )
+    async with Runtime(config, models=[model]) as runtime:
+        await runtime.memory.ready.wait()
+        name = await runtime.new()
+        for words in ("one " * 50, "two " * 50, "three " * 50):
+            await asked(runtime, name, words)
+        before = (await runtime.journal.head(name)).stretch
+        outcome = await runtime.compact(name)
+        assert type(outcome).__name__ == "Compacted"
+        assert b"the diary wants the boat kept" in model.bodies[-1]
+        (due,) = await dues(runtime, name)
+        assert (due.session, due.reason) == (before, "compacted")
+        await asked(runtime, name, "four")
+        synced = await told(diary, "sync", 4)
+        assert [each[1] for each in synced] == [before] * 3 + [(await runtime.journal.head(name)).stretch]
+        assert (await told(diary, "end", 1))[0][1][-1].startswith("three")
