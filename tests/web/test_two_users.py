@@ -20,6 +20,8 @@ BODIES: dict[str, object] = {
     "fork": {},
     "answer_approval": {"message": 1, "call": "c", "answer": "once"},
     "open_conversation": {"leaving": "{id}"},
+    "change_fact": {"was": 1, "text": "mine now"},
+    "undo_fact": {"was": 1},
 }
 WITH_ID = [each for each in endpoints() if "{id}" in each.path or each.name == "open_conversation"]
 
@@ -44,6 +46,8 @@ def test_no_endpoint_shows_or_changes_anothers_conversation(
     body = BODIES.get(each.name, {} if each.body else None)  # type: ignore[attr-defined]
     if each.name == "open_conversation":  # type: ignore[attr-defined]
         body = {"leaving": name}
+    if "was" in each.in_query:  # type: ignore[attr-defined]
+        path += "?was=1"
     answer = berta.http.request(each.method, path, json=body, headers={"Idempotency-Key": str(uuid4())})  # type: ignore[attr-defined]
     assert answer.status_code == 404, answer.text
     assert SECRET not in answer.text

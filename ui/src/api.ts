@@ -56,6 +56,8 @@ export async function call<T = void>(
 
 export const conversationPath = (id: string, rest = ""): string => `/api/conversations/${encodeURIComponent(id)}${rest}`;
 
+export const factPath = (id: string, rest = ""): string => `/api/memory/${encodeURIComponent(id)}${rest}`;
+
 /** A random name for a message, so that the server takes it once however often it is sent. */
 export function newKey(): string {
   if (typeof crypto.randomUUID === "function") return crypto.randomUUID();

@@ -1,8 +1,10 @@
 // The page as a whole: which screen, the banner, toasts and the keys that work everywhere.
+import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import { Composer } from "./composer";
 import { dialog, Dialogs } from "./dialogs";
 import { focusSearch, Sidebar } from "./list";
+import { MemoryScreen } from "./memorypage";
 import { Menu } from "./menu";
 import { copy } from "./prose";
 import { UnsentRow } from "./row";
@@ -43,13 +45,15 @@ export function App() {
   }, []);
   if (denied.value) return <NeedsLink />;
   const { screen, conversation } = route.value;
-  const first = conversation === null && setup.value !== null && setup.value.model === null;
+  const first = screen !== "memory" && conversation === null && setup.value !== null && setup.value.model === null;
   return (
     <div class={drawer.value ? "app open" : "app"}>
       <Banner />
       <Sidebar />
       {drawer.value && <div class="shade" onClick={() => (drawer.value = false)} />}
-      <div class="content">{screen === "setup" || first ? <WithDrawer /> : <Conversation />}</div>
+      <div class="content">
+        {screen === "conversation" && !first ? <Conversation /> : <WithDrawer>{screen === "memory" ? <MemoryScreen /> : <SetupScreen />}</WithDrawer>}
+      </div>
       <Toasts />
       {dialog.value !== null && <Dialogs />}
     </div>
@@ -73,12 +77,12 @@ const DrawerButton = () => (
   </button>
 );
 
-const WithDrawer = () => (
+const WithDrawer = ({ children }: { children: ComponentChildren }) => (
   <>
     <div class="top only-phone">
       <DrawerButton />
     </div>
-    <SetupScreen />
+    {children}
   </>
 );
 
@@ -158,6 +162,7 @@ function Conversation() {
         <h1 dir="auto" title={title}>
           {title}
         </h1>
+        {current.value?.temporary === true && <span class="temporary">Temporary: nothing is remembered</span>}
         <ModelChip />
         {open !== null && !open.gone.value && <Menu view={open} />}
       </header>

@@ -3,15 +3,13 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { call, conversationPath } from "./api";
 import { recall, remember } from "./memory";
 import { submit } from "./outbox";
-import { attempt, current, running, toast, type View } from "./state";
+import { attempt, current, leaving, running, toast, type View } from "./state";
 import { PullThePlug } from "./tour";
 import type { How } from "./types";
 
 const draftKey = (conversation: string | null): string => `tenax.draft.${conversation ?? "new"}`;
 
 const draftOf = (conversation: string | null): string => recall(draftKey(conversation)) ?? "";
-
-let lastSeen: string | null = null;
 
 export function Composer({ view, conversation }: { view: View | null; conversation: string | null }) {
   const area = useRef<HTMLTextAreaElement>(null);
@@ -24,9 +22,6 @@ export function Composer({ view, conversation }: { view: View | null; conversati
 
   useEffect(() => {
     if (matchMedia("(pointer: fine)").matches) area.current?.focus();
-    return () => {
-      lastSeen = conversation ?? lastSeen;
-    };
   }, [conversation]);
   useLayoutEffect(() => {
     const box = area.current;
@@ -43,8 +38,7 @@ export function Composer({ view, conversation }: { view: View | null; conversati
     if (text.trim() === "") return area.current?.focus();
     const numbers = view === null ? [] : view.rows.all.filter((row) => row.kind === "user").map((row) => Number(row.id));
     const after = numbers.reduce((a, b) => Math.max(a, b), 0);
-    const leaving = conversation === null ? lastSeen : null;
-    if (!submit({ conversation, leaving, text, how, after }))
+    if (!submit({ conversation, leaving: conversation === null ? leaving() : null, text, how, after }))
       toast("This message is longer than the browser keeps. Leave this tab open until it is sent.");
     write("");
     area.current?.focus();

@@ -3,7 +3,7 @@ import { computed, effect, signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { call, Problem } from "./api";
 import mark from "./mark.svg";
-import { drawer, follow, go, listed, listReady, Pager, pathOf, route, titleOf } from "./state";
+import { attempt, drawer, follow, go, leaving, listed, listReady, Pager, pathOf, putListed, route, titleOf } from "./state";
 import type { Hit, Listed } from "./types";
 import { ageOf, marked, shortTime, visible } from "./words";
 
@@ -82,6 +82,14 @@ function arrows(event: KeyboardEvent): void {
 
 const hitPath = (hit: Hit): string => pathOf(hit.conversation) + (hit.role === "title" ? "" : `#${hit.role}-${hit.seq}`);
 
+/** One of which nothing is remembered. It is opened before the first words, so that it says so while they are written. */
+const openTemporary = () =>
+  attempt(async () => {
+    const one = await call<Listed>("POST", "/api/conversations", { temporary: true, ...(leaving() && { leaving: leaving() }) });
+    putListed(one);
+    go(pathOf(one.id));
+  });
+
 export function Sidebar() {
   const scroller = useRef<HTMLDivElement>(null);
   useEffect(() => {
@@ -103,6 +111,9 @@ export function Sidebar() {
           New conversation
         </a>
       </div>
+      <button type="button" class="quiet apart" onClick={() => void openTemporary()}>
+        New temporary conversation
+      </button>
       <div class="search" role="search">
         <input
           id="search"
@@ -122,7 +133,10 @@ export function Sidebar() {
         <button type="button" class="quiet" aria-pressed={archived.value} onClick={() => (archived.value = !archived.value)}>
           Archived
         </button>
-        <a href="/setup" onClick={follow}>
+        <a href="/memory" onClick={follow} aria-current={route.value.screen === "memory" ? "page" : undefined}>
+          Memory
+        </a>
+        <a href="/setup" onClick={follow} aria-current={route.value.screen === "setup" ? "page" : undefined}>
           Setup
         </a>
       </div>

@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call, conversationPath } from "./api";
 import { dialog } from "./dialogs";
-import { attempt, current, go, pathOf, putListed, titleOf, toast, type View } from "./state";
+import { attempt, current, dropListed, go, pathOf, putListed, titleOf, toast, type View } from "./state";
 import type { Listed, Usage } from "./types";
 
 function actions(view: View, listed: Listed | undefined): [string, () => void][] {
@@ -24,6 +24,7 @@ function actions(view: View, listed: Listed | undefined): [string, () => void][]
   const remove = () =>
     attempt(async () => {
       await call("DELETE", path());
+      dropListed(view.id);
       go("/");
       toast("The conversation is deleted.");
     });

@@ -1,13 +1,13 @@
 // One row of the transcript: a message, an answer, a tool's card, or a status of the turn.
 import { useState } from "preact/hooks";
-import { call, conversationPath, Problem } from "./api";
+import { call, conversationPath, factPath, Problem } from "./api";
 import { dialog } from "./dialogs";
 import { memo } from "./memo";
 import { discard, retry, type Outgoing } from "./outbox";
 import { copy, LONG, LongText, PlainText, Prose } from "./prose";
 import { attempt, follow, type View } from "./state";
 import type { Row } from "./types";
-import { MARKERS, parseArguments, shortTime, toolWords, visible } from "./words";
+import { MARKERS, NOTED, parseArguments, shortTime, toolWords, visible } from "./words";
 
 export const RowView = memo(({ view, id, hit }: { view: View; id: string; hit: boolean }) => {
   const row = view.row(id).value;
@@ -30,6 +30,8 @@ function Body({ view, row }: { view: View; row: Row }) {
       return <ToolRow view={view} row={row} />;
     case "marker":
       return <MarkerRow view={view} row={row} />;
+    case "memory":
+      return <MemoryRow row={row} />;
     case "summary":
       return <Folded title="Summary of what came before" text={row.text ?? ""} />;
     case "system":
@@ -298,6 +300,36 @@ function Approval({ view, row }: { view: View; row: Row }) {
 }
 
 // -- the turn ------------------------------------------------------------------------------------------------------
+
+/** A fact was remembered, changed or forgotten here. */
+function MemoryRow({ row }: { row: Row }) {
+  const [undone, setUndone] = useState(false);
+  const undo = () =>
+    attempt(async () => {
+      await call("POST", factPath(row.fact ?? "", "/undo"), { was: row.version });
+      setUndone(true);
+    });
+  const taken = undone || row.state === "undone";
+  return (
+    <p class="status memory">
+      <span>
+        <a href="/memory" onClick={follow}>
+          {NOTED[row.action ?? ""] ?? "Memory:"}
+        </a>{" "}
+        <span class="text" dir="auto">
+          {visible(row.text ?? "")}
+        </span>
+      </span>
+      {taken ? (
+        <span role="status">Undone.</span>
+      ) : (
+        <button type="button" class="quiet" onClick={() => void undo()}>
+          Undo
+        </button>
+      )}
+    </p>
+  );
+}
 
 function MarkerRow({ view, row }: { view: View; row: Row }) {
   const state = row.state ?? "";

@@ -10,7 +10,7 @@ import type { Connection, Frame, FromHub, Listed, Row, Setup, ToHub } from "./ty
 // -- where we are --------------------------------------------------------------------------------------------------
 
 export interface Route {
-  screen: "conversation" | "setup";
+  screen: "conversation" | "setup" | "memory";
   conversation: string | null;
   /** The message to show, from a search. */
   hit: { seq: number; role: string } | null;
@@ -20,7 +20,7 @@ function readRoute(): Route {
   const path = /^\/c\/([^/]+)/.exec(location.pathname)?.[1];
   const hit = /^#(\w+)-(\d+)$/.exec(location.hash);
   return {
-    screen: location.pathname === "/setup" ? "setup" : "conversation",
+    screen: location.pathname === "/setup" ? "setup" : location.pathname === "/memory" ? "memory" : "conversation",
     conversation: path === undefined ? null : decodeURIComponent(path),
     hit: hit === null ? null : { role: hit[1]!, seq: Number(hit[2]) },
   };
@@ -117,6 +117,11 @@ export function putListed(...each: Listed[]): void {
   const next = new Map(conversations.value);
   for (const one of each) next.set(one.id, one);
   conversations.value = next;
+}
+
+/** It was deleted here: the stream says so a moment later. */
+export function dropListed(id: string): void {
+  conversations.value = new Map([...conversations.value].filter(([each]) => each !== id));
 }
 
 function takeList(frame: Frame & { type: "list" }): void {
@@ -259,6 +264,18 @@ export class View {
 }
 
 export const view = signal<View | null>(null);
+
+let left: string | null = null;
+/** The conversation that was open last, if it is still there: a new one names it, because leaving is a boundary. */
+export const leaving = (): string | null => (left !== null && conversations.peek().has(left) ? left : null);
+effect(() => {
+  const next = route.value.conversation;
+  if (next === null) return;
+  const before = leaving();
+  if (before !== null && before !== next) void call("POST", conversationPath(before, "/left")).catch(() => undefined);
+  left = next;
+});
+
 export const current = computed(() => conversations.value.get(route.value.conversation ?? ""));
 
 /** An answer is being written, or will be. */
@@ -358,7 +375,8 @@ export function start(): void {
     tell({ type: "watch", conversation: next === null || next.gone.peek() ? null : next.id });
   });
   effect(() => {
-    const name = route.value.screen === "setup" ? "Setup" : route.value.conversation === null ? "" : titleOf(current.value);
+    const { screen, conversation } = route.value;
+    const name = { setup: "Setup", memory: "Memory", conversation: conversation === null ? "" : titleOf(current.value) }[screen];
     document.title = name === "" ? "Tenax" : `${name.slice(0, 80)} · Tenax`;
   });
   effect(() => {

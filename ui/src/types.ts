@@ -3,7 +3,7 @@
 export interface Row {
   id: string;
   key: [number, number, number];
-  kind: "user" | "assistant" | "system" | "tool" | "marker" | "notice" | "summary";
+  kind: "user" | "assistant" | "system" | "tool" | "marker" | "notice" | "summary" | "memory";
   /** Microseconds since 1970. */
   at: number;
   text?: string;
@@ -19,6 +19,11 @@ export interface Row {
   erased?: boolean;
   parts?: { type?: string; name?: string; media_type?: string }[];
   model?: string;
+  /** What was done with a fact: added, replaced or removed. */
+  action?: string;
+  by?: string;
+  fact?: string;
+  version?: number;
 }
 
 export type Change =
@@ -37,6 +42,7 @@ export interface Listed {
   pinned: boolean;
   archived: boolean;
   running: boolean;
+  temporary?: boolean;
 }
 
 export interface Usage {
@@ -72,6 +78,34 @@ export interface Hit {
   role: string;
   text: string;
   at: string;
+}
+
+/** A version of something that is remembered. */
+export interface Fact {
+  id: string;
+  version: number;
+  state: "standing" | "removed";
+  text: string;
+  about: "profile" | "note";
+  by: "person" | "model" | "review" | "import";
+  at: string;
+  conversation: string | null;
+  seq: number | null;
+  title: string | null;
+  scope: string | null;
+}
+
+/** A memory beside the built-in one. */
+export interface Provider {
+  provider: string;
+  problem: string;
+  behind: number;
+  owed: number;
+  busy_seconds: number;
+  error: string;
+  rests_seconds: number;
+  /** What it could not take. `at` is microseconds since 1970. */
+  letters: { conversation: string; seq: number; error: string; at: number }[];
 }
 
 /** How a message goes in while an answer is being written. */

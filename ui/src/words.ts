@@ -1,5 +1,5 @@
 // How things are said: verbs of tools, states of turns, times and sizes. Pure.
-import type { Row } from "./types";
+import type { Fact, Provider, Row } from "./types";
 
 /** to do, doing, done */
 const VERBS: Record<string, [string, string, string]> = {
@@ -62,6 +62,28 @@ export const MARKERS: Record<string, string> = {
   neutral: "Interrupted. Nothing more was recovered.",
   resumed: "Interrupted, and went on below.",
 };
+
+/** What a row about the memory says before the fact. */
+export const NOTED: Record<string, string> = {
+  added: "Remembered:",
+  replaced: "Changed what it remembers:",
+  removed: "Forgot:",
+};
+
+/** Who told or changed a fact. */
+export const BY: Record<Fact["by"], string> = { person: "You", model: "The model", review: "A review", import: "An import" };
+
+const count = (number: number, one: string, many: string): string[] => (number === 0 ? [] : [`${number} ${number === 1 ? one : many}`]);
+
+/** How far a provider is, in a sentence. */
+export function providerWords(each: Provider): string {
+  if (each.problem !== "") return `Not used. ${each.problem}`;
+  const behind = [...count(each.behind, "turn", "turns"), ...count(each.owed, "end of a conversation", "ends of conversations")];
+  const said = behind.length === 0 ? ["Up to date."] : [`${behind.join(" and ")} behind.`];
+  if (each.busy_seconds >= 1) said.push(`Busy for ${Math.round(each.busy_seconds)} s.`);
+  if (each.rests_seconds > 0) said.push(`It is tried again in ${Math.ceil(each.rests_seconds)} s.`);
+  return said.join(" ");
+}
 
 /** Characters that change how others look (direction, zero width, control), made visible: nothing hides in a file name. */
 export function visible(text: string): string {

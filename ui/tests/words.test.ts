@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { Row } from "../src/types";
-import { ageOf, marked, toolWords, visible } from "../src/words";
+import { ageOf, marked, providerWords, toolWords, visible } from "../src/words";
 
 const tool = (state: string, name: string, args: object): Row => ({
   id: "1:a",
@@ -36,4 +36,13 @@ it("a conversation stands under its age", () => {
   const now = new Date(2026, 10, 15, 12);
   const at = (day: number) => new Date(2026, 10, day, 9).toISOString();
   expect([15, 14, 11, 1].map((day) => ageOf(at(day), now))).toEqual(["Today", "Yesterday", "This week", "Earlier"]);
+});
+
+it("how far a provider is, is a sentence", () => {
+  const fresh = { provider: "p", problem: "", behind: 0, owed: 0, busy_seconds: 0, error: "", rests_seconds: 0, letters: [] };
+  expect(providerWords(fresh)).toBe("Up to date.");
+  expect(providerWords({ ...fresh, behind: 1, owed: 2, rests_seconds: 29.1 })).toBe(
+    "1 turn and 2 ends of conversations behind. It is tried again in 30 s.",
+  );
+  expect(providerWords({ ...fresh, problem: "It is not installed.", behind: 3 })).toBe("Not used. It is not installed.");
 });

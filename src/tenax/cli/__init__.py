@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 
 import click
 
 from tenax.cli.doctor import examine
-from tenax.cli.frame import Commands, run
+from tenax.cli.frame import Commands, leave, run
 from tenax.cli.list import list_conversations
+from tenax.cli.memory import memory
 from tenax.cli.serve import demo, link, serve
 from tenax.cli.setup import setup
 from tenax.cli.show import show
@@ -62,6 +62,7 @@ def tenax(
 
 tenax.add_command(examine)
 tenax.add_command(list_conversations)
+tenax.add_command(memory)
 tenax.add_command(serve)
 tenax.add_command(link)
 tenax.add_command(demo)
@@ -71,4 +72,4 @@ tenax.add_command(show)
 
 def main(args: Sequence[str] | None = None) -> None:
     """The `tenax` command."""
-    sys.exit(run(tenax, args))
+    leave(run(tenax, args))

@@ -18,7 +18,7 @@ import msgspec
 
 from tenax.agent.history import History
 from tenax.cli.frame import FAILED, STOPPED
-from tenax.cli.lines import one_line
+from tenax.cli.lines import noted, one_line
 from tenax.config import Config
 from tenax.errors import ConfigError, InvalidInput, StoreUnavailable
 from tenax.runtime import How, Runtime
@@ -171,6 +171,8 @@ class _Words:
                 self._aside(one_line(f"[{row.name} {row.state}]"))
             case "notice":
                 self._aside(one_line(row.text))
+            case "memory":
+                self._aside(noted(row))
             case "marker" if row.state != "resumed":
                 self._failed = one_line(row.text) or row.state
 

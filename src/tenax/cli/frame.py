@@ -5,11 +5,14 @@ Results go to stdout, the rest to stderr. Exit codes: 0 done, 1 failed, 2 wrong 
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Concatenate, Final, NoReturn, ParamSpec, TypeVar
 
 import click
 
@@ -42,6 +45,17 @@ def pass_config(command: Callable[Concatenate[Config, P], R]) -> Callable[P, R]:
         return command(load(os.environ, profile=root.params.get("profile")), *args, **kwargs)
 
     return update_wrapper(with_config, command)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process, also where a thread of somebody else's code (a memory provider) would keep it."""
+    if any(not each.daemon for each in threading.enumerate() if each is not threading.main_thread()):
+        logging.shutdown()
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def run(group: click.Group, args: Sequence[str] | None) -> int:

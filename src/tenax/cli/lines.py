@@ -6,8 +6,11 @@ import re
 import unicodedata
 from datetime import UTC, datetime
 
-__all__ = ["fit", "one_line", "pad", "short_time", "width"]
+from tenax.views.transcript import Row
 
+__all__ = ["fit", "noted", "one_line", "pad", "short_time", "width"]
+
+_NOTED = {"added": "Remembered", "replaced": "Changed what it remembers", "removed": "Forgot"}
 _US = 1_000_000
 _SPACE = re.compile(r"\s+")
 
@@ -52,3 +55,9 @@ def short_time(at_us: int, now_us: int) -> str:
     if at.date() == now.date():
         return f"{at:%H:%M}"
     return f"{at.day} {at:%b}" if at.year == now.year else f"{at:%Y-%m-%d}"
+
+
+def noted(row: Row) -> str:
+    """What a row about the memory says."""
+    text = "(erased)" if row.erased else one_line(row.text)
+    return f"{_NOTED[row.action]}: {text}{' Undone.' if row.state else ''}"

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from tenax.cli.frame import pass_config
+from tenax.cli.lines import noted
 from tenax.clock import rfc3339
 from tenax.config import Config
 from tenax.errors import NoSuchConversation
@@ -71,5 +72,7 @@ def _paragraph(row: Row) -> str:
         return f"-- {WORDING[row.state]} {text}".rstrip()
     if row.kind == "notice":
         return f"-- {text}"
+    if row.kind == "memory":
+        return f"-- {noted(row)}"
     name = row.author or _NAMES[row.kind]
     return f"{name}, {rfc3339(row.at)[:16].replace('T', ' ')}{_STATES.get(row.state, '')}\n{text}"

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 import uvicorn
 
+from tenax.cli.frame import leave
 from tenax.config import Config, load
 from tenax.errors import TenaxError
 from tenax.web.app import application
@@ -125,4 +126,4 @@ def _log_to(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None))  # noqa: PLR2004
+    leave(main(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None))  # noqa: PLR2004

@@ -24,6 +24,7 @@ __all__ = ["BODY_BYTES_MAX", "Endpoint", "endpoint", "openapi"]
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 _KEY: Final = "Idempotency-Key"
 _KEY_CHARS_MAX: Final = 200
+_MEDIA: Final = {"/api/events": "text/event-stream", "/api/memory/export": "text/markdown"}
 _ERRORS: Final = {
     "400": "It cannot be taken as it is.",
     "401": "There is no cookie: open a link made by `tenax link`.",
@@ -184,7 +185,7 @@ def _described(each: Endpoint, by_kind: dict[str, Any]) -> dict[str, Any]:
         parameters.append({"name": _KEY, "in": "header", "required": True, "schema": limits})
     good: dict[str, Any] = {"description": "Done."}
     if each.answer is Response:
-        good["content"] = {"text/event-stream" if each.path.endswith("/events") else "application/json": {}}
+        good["content"] = {_MEDIA.get(each.path, "application/json"): {}}
     elif each.answer is not type(None):
         good["content"] = {"application/json": {"schema": by_kind[str(each.answer)]}}
     told = {"application/problem+json": {"schema": by_kind[str(Problem)]}}

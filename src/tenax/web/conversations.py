@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tenax.errors import InvalidInput, Refused
+from tenax.events import TEMPORARY
 from tenax.journal.base import Dedup
 from tenax.listing import Listed
 from tenax.runtime import How, Runtime, Usage
@@ -33,6 +34,8 @@ class Opening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A new conversation; `leaving` is the one that the person leaves for it."""
 
     leaving: Id | None = None
+    temporary: bool = False
+    """Nothing is remembered of it."""
 
 
 class Opened(Listed, frozen=True):
@@ -134,9 +137,8 @@ def _place(after: str | None) -> tuple[int, int, int] | None:
 async def open_conversation(call: Request, body: Opening) -> Listed:
     """Begin a conversation. The one that is left is named, because leaving is a boundary."""
     runtime = await runtime_of(call)
-    if body.leaving is not None:
-        await runtime.journal.summary(body.leaving)
-    return await shown(runtime, await runtime.new(source="web"))
+    source = TEMPORARY if body.temporary else "web"
+    return await shown(runtime, await runtime.new(source=source, leaving=body.leaving))
 
 
 @endpoint("GET", "/api/conversations/{id}")
@@ -189,6 +191,12 @@ async def send_message(call: Request, id: Id, key: str, body: NewMessage) -> Sto
 async def stop(call: Request, id: Id) -> None:  # noqa: A002
     """Stop the answer, wherever it is written."""
     await (await runtime_of(call)).stop(id)
+
+
+@endpoint("POST", "/api/conversations/{id}/left", 202)
+async def left(call: Request, id: Id) -> None:  # noqa: A002
+    """The person goes on in another one."""
+    await (await runtime_of(call)).left(id)
 
 
 @endpoint("POST", "/api/conversations/{id}/resume", 202)

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from tenax.clock import rfc3339
 from tenax.errors import Gone, InvalidInput, NoSuchConversation
+from tenax.runtime import Runtime
 from tenax.web.api import endpoint
 from tenax.web.conversations import Id, Limit
 from tenax.web.house import runtime_of
@@ -44,13 +45,7 @@ async def search(
     """Messages with these words, of every conversation or of one."""
     runtime = await runtime_of(call)
     page = await runtime.search(q, conversation=conversation, before=_place(before), limit=limit)
-    titles: dict[str, str | None] = {}
-    for name in {each.conversation for each in page.hits}:
-        try:
-            (found,) = await runtime.list.page([await runtime.journal.summary(name)])
-        except (Gone, NoSuchConversation):
-            continue
-        titles[name] = found.title or found.words
+    titles = await titles_of(runtime, {each.conversation for each in page.hits})
     hits = [
         Found(
             each.conversation, titles[each.conversation], each.seq, each.role, each.snippet, rfc3339(each.at)
@@ -59,6 +54,18 @@ async def search(
         if each.conversation in titles
     ]
     return Hits(hits, None if page.before is None else f"{page.before[0]}.{page.before[1]}")
+
+
+async def titles_of(runtime: Runtime, names: set[str]) -> dict[str, str | None]:
+    """What conversations are called. One that is gone has no name."""
+    titles: dict[str, str | None] = {}
+    for name in names:
+        try:
+            (found,) = await runtime.list.page([await runtime.journal.summary(name)])
+        except (Gone, NoSuchConversation):
+            continue
+        titles[name] = found.title or found.words
+    return titles
 
 
 def _place(before: str | None) -> tuple[int, int] | None:

@@ -154,6 +154,8 @@ class Face:
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait({self._following})
+        if self.name not in {None, name}:
+            self.spawn(self.runtime.left(self.name or ""))
         self.name, self.screen = name, Screen(lambda: self.prompt.columns)
         if name is None:
             self.tell("A new conversation.")

@@ -19,7 +19,7 @@ from rich.console import Console, RenderableType
 from rich.markdown import Markdown
 from rich.text import Text
 
-from tenax.cli.lines import fit, one_line
+from tenax.cli.lines import fit, noted, one_line
 from tenax.parts import leaves
 from tenax.recovery import WORDING
 from tenax.views.transcript import Change, Drop, Grow, Put, Row
@@ -127,6 +127,8 @@ class Screen:
                 return self._aside(WORDING[row.state] + why + way_on)
             case "notice":
                 return self._aside(text + (" It is tried again." if row.state == "retrying" else ""))
+            case "memory":
+                return self._aside(noted(row))
             case _:
                 return self._aside(f"{row.kind.capitalize()}:") + self._markdown(text)
 

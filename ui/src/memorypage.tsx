@@ -1,0 +1,411 @@
+// What is remembered: read, searched, corrected and forgotten here, and how far other memories are.
+import { signal } from "@preact/signals";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { call, factPath, Problem } from "./api";
+import { dialog } from "./dialogs";
+import { attempt, follow, pathOf, setup, titleOf, toast } from "./state";
+import type { Fact, Provider } from "./types";
+import { BY, marked, providerWords, shortTime, visible } from "./words";
+
+const SHOWN = 100;
+const LOOK_MS = 5000;
+const TEXT_MAX = 1000;
+const GROUPS = [
+  ["profile", "Profile", "Who you are"],
+  ["note", "Notes", "Anything else worth keeping"],
+] as const;
+
+const facts = signal<Fact[] | null>(null);
+const providers = signal<Provider[]>([]);
+const query = signal("");
+const problem = signal("");
+
+async function load(): Promise<void> {
+  const wanted = query.value.trim();
+  try {
+    const found = await call<{ facts: Fact[] }>("GET", `/api/memory?words=${encodeURIComponent(wanted)}`);
+    if (query.value.trim() !== wanted) return;
+    facts.value = found.facts;
+    problem.value = "";
+  } catch (error) {
+    if (query.value.trim() === wanted) problem.value = error instanceof Problem ? error.sentence : "That did not work.";
+  }
+}
+
+let searching: ReturnType<typeof setTimeout> | undefined;
+function search(words: string): void {
+  query.value = words;
+  clearTimeout(searching);
+  searching = setTimeout(() => void load(), 200);
+}
+
+async function look(): Promise<void> {
+  try {
+    providers.value = (await call<{ providers: Provider[] }>("GET", "/api/memory/status")).providers;
+  } catch {
+    // What was known stays; it is asked again soon.
+  }
+}
+
+/** Do something, and show what stands then, also where it was refused: somebody else may have been faster. */
+async function change<T>(work: () => Promise<T>): Promise<T | undefined> {
+  const done = await attempt(work);
+  await load();
+  return done;
+}
+
+const undo = (fact: Fact, said: string) => ({
+  label: "Undo",
+  run: () =>
+    void change(async () => {
+      await call("POST", factPath(fact.id, "/undo"), { was: fact.version });
+      toast(said);
+    }),
+});
+
+const save = (fact: Fact, text: string, about: Fact["about"]) =>
+  change(async () => {
+    const next = await call<Fact>("PATCH", factPath(fact.id), { was: fact.version, text, about });
+    toast("Changed.", undo(next, "It says what it said before."));
+    return next;
+  });
+
+const forget = (fact: Fact) =>
+  change(async () => {
+    const gone = await call<Fact>("DELETE", factPath(fact.id, `?was=${fact.version}`));
+    toast("Forgotten.", undo(gone, "Remembered again."));
+  });
+
+const add = (text: string, about: Fact["about"]) =>
+  change(async () => {
+    const { fact, known } = await call<{ fact: Fact; known: boolean }>("POST", "/api/memory", { text, about });
+    if (known) toast(`This is known already: ${visible(fact.text)}`);
+    else toast("Remembered.", undo(fact, "Forgotten again."));
+    return fact;
+  });
+
+const take = (file: File) =>
+  change(async () => {
+    type Loaded = { added: number; changed: number; known: number; refused: string[] };
+    const { added, changed, known, refused } = await call<Loaded>("POST", "/api/memory/import", { markdown: await file.text() });
+    toast(`${added} added, ${changed} changed, ${known} known already.`);
+    if (refused.length > 0) dialog.value = { kind: "text", title: "These were not taken", text: refused.map(visible).join("\n") };
+  });
+
+export function MemoryScreen() {
+  const [adding, setAdding] = useState(false);
+  useEffect(() => {
+    const all = () => {
+      void load();
+      void look();
+    };
+    query.value = "";
+    all();
+    const timer = setInterval(() => providers.value.length > 0 && document.visibilityState === "visible" && void look(), LOOK_MS);
+    window.addEventListener("focus", all);
+    return () => {
+      clearInterval(timer);
+      window.removeEventListener("focus", all);
+    };
+  }, []);
+  const searched = query.value.trim() !== "";
+  const empty = facts.value !== null && facts.value.length === 0;
+  return (
+    <main class="setup" aria-labelledby="remembered">
+      <div class="page memory">
+        <h1 id="remembered">What Tenax remembers</h1>
+        <p class="lead">What it takes along from one conversation to the next. You see all of it here, and can change it.</p>
+        <div class="choices tools">
+          {(!empty || searched) && (
+            <input
+              type="search"
+              aria-label="Search what is remembered"
+              placeholder="Search"
+              value={query.value}
+              onInput={(event) => search(event.currentTarget.value)}
+              autocomplete="off"
+            />
+          )}
+          <button type="button" aria-expanded={adding} onClick={() => setAdding(!adding)}>
+            Add
+          </button>
+          {(!empty || searched) && (
+            <a class="button" href="/api/memory/export" download="tenax-memory.md">
+              Export
+            </a>
+          )}
+          <Import />
+        </div>
+        {adding && (
+          <Write
+            label="Something to remember"
+            text=""
+            about="note"
+            save={async (text, about) => (await add(text, about)) !== undefined}
+            close={() => setAdding(false)}
+          />
+        )}
+        <div role="status">
+          {problem.value !== "" && <p class="refusal">{problem.value}</p>}
+          {facts.value === null && problem.value === "" && <p class="status">Looking…</p>}
+          {empty && searched && <p class="status">Nothing is remembered about this.</p>}
+        </div>
+        {empty && !searched && (
+          <section class="card" aria-label="Nothing yet">
+            <h2>Nothing is remembered yet</h2>
+            <HowItFills />
+          </section>
+        )}
+        {GROUPS.map(([about, title, detail]) => (
+          <Group key={about} title={title} detail={detail} members={(facts.value ?? []).filter((each) => each.about === about)} />
+        ))}
+        <Providers />
+        {facts.value !== null && !empty && (
+          <details class="fold how">
+            <summary>How this fills, and how to stop it</summary>
+            <div>
+              <HowItFills />
+            </div>
+          </details>
+        )}
+      </div>
+    </main>
+  );
+}
+
+function HowItFills() {
+  const file = setup.value?.file;
+  return (
+    <>
+      <p>
+        Say “remember that …” in a conversation, or add something here. And with a model that you connected, a review looks over what was
+        said, after the answer, for things worth keeping; that is another call of the model. Whatever is remembered in a conversation
+        shows there as a line, with Undo beside it. Nothing is remembered of a temporary conversation.
+      </p>
+      <p>
+        To turn the review off, write this into {file ? <code>{visible(file)}</code> : "the settings"}:
+      </p>
+      <pre tabIndex={0}>{"[memory]\nreview = false"}</pre>
+    </>
+  );
+}
+
+function Group({ title, detail, members }: { title: string; detail: string; members: Fact[] }) {
+  const [shown, setShown] = useState(SHOWN);
+  if (members.length === 0) return null;
+  return (
+    <section class="facts" aria-label={title}>
+      <h2>
+        {title} <span class="meta">{detail}</span>
+      </h2>
+      <ul>
+        {members.slice(0, shown).map((each) => (
+          <Item key={each.id} fact={each} />
+        ))}
+      </ul>
+      {members.length > shown && (
+        <button type="button" class="quiet" onClick={() => setShown(shown + 5 * SHOWN)}>
+          Show more of {members.length.toLocaleString()}
+        </button>
+      )}
+    </section>
+  );
+}
+
+function Item({ fact }: { fact: Fact }) {
+  const [seen, setSeen] = useState<Fact | null>(null);
+  if (seen !== null)
+    return (
+      <li data-fact={fact.id}>
+        <div role="alert">
+          {fact.text !== seen.text && <p class="refusal">It was changed meanwhile. Now it says: {visible(fact.text)}</p>}
+        </div>
+        <Write
+          label="What is remembered"
+          text={seen.text}
+          about={seen.about}
+          save={async (text, about) => (await save(fact, text, about)) !== undefined}
+          close={() => {
+            setSeen(null);
+            // It may stand in the other group now.
+            requestAnimationFrame(() => document.querySelector<HTMLElement>(`[data-fact="${CSS.escape(fact.id)}"] button`)?.focus());
+          }}
+        />
+      </li>
+    );
+  return (
+    <li data-fact={fact.id}>
+      <p class="text" dir="auto">
+        {marked(visible(fact.text), query.value).map((piece, n) => (piece.hit ? <mark key={n}>{piece.text}</mark> : <span key={n}>{piece.text}</span>))}
+      </p>
+      <div class="about">
+        <Source fact={fact} />
+        <button type="button" class="quiet" aria-label={`Edit: ${visible(fact.text)}`} onClick={() => setSeen(fact)}>
+          Edit
+        </button>
+        <button type="button" class="quiet" aria-label={`Forget: ${visible(fact.text)}`} onClick={(event) => forgetHere(event.currentTarget, fact)}>
+          Forget
+        </button>
+      </div>
+    </li>
+  );
+}
+
+/** The button goes with the fact: whoever uses the keyboard goes on at the next one. */
+function forgetHere(button: HTMLElement, fact: Fact): void {
+  const item = button.closest("li");
+  const near = (item?.nextElementSibling ?? item?.previousElementSibling)?.querySelector<HTMLElement>("button");
+  const next = near ?? document.querySelector<HTMLElement>(".tools button");
+  void forget(fact).then(() => {
+    if (!button.isConnected || document.activeElement === document.body) next?.focus();
+  });
+}
+
+function Source({ fact }: { fact: Fact }) {
+  const time = new Date(fact.at);
+  return (
+    <p class="meta">
+      {BY[fact.by]},{" "}
+      <time dateTime={fact.at} title={time.toLocaleString()}>
+        {shortTime(time)}
+      </time>
+      {fact.conversation !== null && (
+        <>
+          , from{" "}
+          <a href={`${pathOf(fact.conversation)}#user-${fact.seq ?? 0}`} onClick={follow} dir="auto">
+            {visible(titleOf({ title: fact.title }))}
+          </a>
+        </>
+      )}
+      {fact.scope !== null && " (used only there: others write in it too)"}
+    </p>
+  );
+}
+
+interface WriteProps {
+  label: string;
+  text: string;
+  about: Fact["about"];
+  /** True if it is kept. */
+  save: (text: string, about: Fact["about"]) => Promise<boolean>;
+  close: () => void;
+}
+
+function Write({ label, save, close, ...given }: WriteProps) {
+  const [text, setText] = useState(given.text);
+  const [about, setAbout] = useState(given.about);
+  const [busy, setBusy] = useState(false);
+  const area = useRef<HTMLTextAreaElement>(null);
+  useLayoutEffect(() => area.current?.focus(), []);
+  const done = async (event: Event) => {
+    event.preventDefault();
+    if (busy || text.trim() === "") return;
+    setBusy(true);
+    if (await save(text, about)) close();
+    else setBusy(false);
+  };
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key === "Escape") {
+      event.stopPropagation();
+      close();
+    } else if (event.key === "Enter" && !event.isComposing && event.target instanceof HTMLTextAreaElement) void done(event);
+  };
+  return (
+    <form class="connect write" onSubmit={(event) => void done(event)} onKeyDown={onKeyDown}>
+      <label>
+        {label}
+        <textarea ref={area} rows={2} maxLength={TEXT_MAX} value={text} onInput={(event) => setText(event.currentTarget.value)} dir="auto" />
+      </label>
+      <fieldset>
+        <legend class="hidden">Where it belongs</legend>
+        {GROUPS.map(([each, title]) => (
+          <label class="radio" key={each}>
+            <input type="radio" name="about" checked={about === each} onChange={() => setAbout(each)} />
+            {title}
+          </label>
+        ))}
+      </fieldset>
+      <div class="choices">
+        <button type="submit" class="main" disabled={busy || text.trim() === ""}>
+          Save
+        </button>
+        <button type="button" onClick={close}>
+          Cancel
+        </button>
+      </div>
+    </form>
+  );
+}
+
+function Import() {
+  const input = useRef<HTMLInputElement>(null);
+  const chosen = (target: HTMLInputElement) => {
+    const file = target.files?.[0];
+    target.value = ""; // the same file may be chosen again
+    if (file !== undefined) void take(file);
+  };
+  return (
+    <>
+      <button type="button" onClick={() => input.current?.click()}>
+        Import
+      </button>
+      <input ref={input} type="file" accept=".md,text/markdown,text/plain" hidden aria-label="A file to import" onChange={(event) => chosen(event.currentTarget)} />
+    </>
+  );
+}
+
+function Providers() {
+  if (providers.value.length === 0) return null;
+  return (
+    <section class="facts" aria-label="Providers">
+      <h2>
+        Providers <span class="meta">Memories beside this one</span>
+      </h2>
+      <ul>
+        {providers.value.map((each) => (
+          <ProviderItem key={each.provider} each={each} />
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function ProviderItem({ each }: { each: Provider }) {
+  const [busy, setBusy] = useState(false);
+  const retry = async () => {
+    setBusy(true);
+    await attempt(async () => {
+      const path = `/api/memory/providers/${encodeURIComponent(each.provider)}/retry`;
+      const { retried } = await call<{ retried: number }>("POST", path);
+      toast(retried === 0 ? "It took none of them." : retried === 1 ? "1 was taken." : `${retried} were taken.`);
+    });
+    await look();
+    setBusy(false);
+  };
+  return (
+    <li data-provider={each.provider}>
+      <p>
+        <strong>{visible(each.provider)}</strong> {visible(providerWords(each))}
+      </p>
+      {each.error !== "" && <p class="meta">Last error: {visible(each.error)}</p>}
+      {each.letters.length > 0 && (
+        <>
+          <p class="meta">It could not take these:</p>
+          <ul class="letters">
+            {each.letters.map((letter) => (
+              <li key={`${letter.conversation}:${letter.seq}`} class="meta">
+                <a href={`${pathOf(letter.conversation)}#user-${letter.seq}`} onClick={follow}>
+                  A turn of {shortTime(new Date(letter.at / 1000))}
+                </a>
+                : {visible(letter.error)}
+              </li>
+            ))}
+          </ul>
+          <button type="button" disabled={busy} onClick={() => void retry()}>
+            Retry
+          </button>
+        </>
+      )}
+    </li>
+  );
+}
