@@ -22,6 +22,8 @@ from tenax.events import (
     MessageAssistant,
     MessageUser,
     ReplyDelta,
+    RunFinished,
+    RunStarted,
 )
 from tenax.journal import Journal
 from tenax.journal.check import verify
@@ -91,7 +93,8 @@ def remember(journal: Journal, talk: str, asked: int) -> None:
     )
     opened = ContextOpened("start", "m", memory, tools, memory=memory)
     recalled = MemoryRecalled({"built in": fact.text}, facts=[fact.id])
-    journal.append(other, [ConversationOpened(journal.user or "", "other"), opened, recalled])
+    journal.append(other, [ConversationOpened(journal.user or "", "other"), opened])
+    journal.append(other, [RunStarted(), recalled, RunFinished("completed")], run="r_other")
 
 
 def erase(journal: Journal, talk: str, seqs: list[int]) -> None:

@@ -66,7 +66,7 @@ def test_a_store_of_the_first_migration_is_opened_with_all_that_is_in_it(
         assert not journal.shared(first.carried)
         assert verify(journal).stale == 2
         journal.of("bob").append(first.other, [say("and on")])
-        assert journal.head(first.talk).turns == first.seqs["r_3 finished"]
+        assert journal.head(first.talk).turns == first.seqs["r_cat finished"]
         assert journal.head(first.talk).due == first.seqs["due"]
         assert verify(journal).ok
 

@@ -210,7 +210,10 @@ def _memory(world: World) -> None:
     facts.add("has two cats", replaces=(facts.add("has no dog").id, 1))
     Facts(journal.of("bob")).add("is bob", about="profile")
     world.say("noted", MemoryNoted(fact.id, 1, "added", "likes cats"))
-    world.say("recalled", MemoryRecalled({"built in": "- has a cat"}, facts=[fact.id]))
+    asked = world.say("do I have a cat", words("do I have a cat?", ask=True))
+    recalled = MemoryRecalled({"built in": "- has a cat"}, facts=[fact.id])
+    world.say("recalled", RunStarted([asked]), recalled, run="r_cat")
+    world.say("r_cat finished", RunFinished("cancelled"), run="r_cat")
     world.say("due", MemoryDue("s_talk_2", world.seqs["r_3 finished"], "idle"))
     lease = journal.claim(f"reader:notes:{world.talk}", "test", 60)
     assert lease is not None

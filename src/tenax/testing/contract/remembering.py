@@ -468,12 +468,13 @@ class RememberContract(Engine):
         )
         (noted,) = journal.append(name, [MemoryNoted(fact.id, 1, "added", fact.text)])
         events = [
+            RunStarted(),
             MemoryRecalled({"built in": "- secret"}, facts=[harmless.id, fact.id]),
             MemoryRecalled({"built in": "- tea"}, facts=[harmless.id]),
             ContextOpened("start", "m", prompt, plain, memory=blob),
             ContextOpened("changed", "m", plain, plain),
         ]
-        recalled, _, opened, _ = journal.append(other, events)
+        _, recalled, _, opened, _ = journal.append(other, events, run="r-recalled")
         erased = journal.erase(name, [2], by="ada")
         assert erased.conversations == {name: [2, noted.seq], other: [recalled.seq, opened.seq]}
         assert journal.get_blob(blob.blob) is journal.get_blob(prompt.blob) is None

@@ -11,6 +11,7 @@ from tenax.errors import InvalidInput, LeaseLost, RunConflict
 from tenax.events import (
     ApprovalAsked,
     Event,
+    MemoryRecalled,
     MessageAssistant,
     ModelRequested,
     ModelUsed,
@@ -143,6 +144,7 @@ class RunContract(Engine):
         steps: list[Event] = [
             ModelRequested(2, "d", "m", 60.0),
             ApprovalAsked(1, "c", "t", "{}"),
+            MemoryRecalled({"builtin": "- tea"}),
             ToolStarted(1, "c", "t", "pure", 60.0),
         ]
         for each in steps:
