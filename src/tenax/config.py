@@ -39,6 +39,7 @@ TOP: Final[Mapping[str, type]] = {"model": str, "fallback": list, "resume": str}
 SECTIONS: Final[Mapping[str, Mapping[str, type]]] = {
     "store": {"url": str},
     "tools": {"folder": str},
+    "search": {"searxng": str, "brave": str, "tavily": str},
     "budget": {"day": float, "conversation": float},
     "serve": {"host": str, "port": int},
     "memory": {"review": bool, "providers": list},
@@ -137,6 +138,9 @@ class Config:
     serve_port: int = PORT
     budget_day: float | None = None  # US dollars
     budget_conversation: float | None = None
+    searxng: str | None = None  # one of these three looks things up in the web
+    brave: Secret | None = None
+    tavily: Secret | None = None
     memory_review: bool = True  # a connected model looks over what was said, for what is worth remembering
     memory_providers: tuple[str, ...] = ()  # the plugins that are loaded
     log: str = "warning"
@@ -183,6 +187,7 @@ def load(env: Mapping[str, str], *, profile: str | None = None) -> Config:
         serve_port=serve_port,
         budget_day=settings.get("budget", {}).get("day"),
         budget_conversation=settings.get("budget", {}).get("conversation"),
+        **_search(settings.get("search", {}), file, env),
         memory_review=memory_review,
         memory_providers=memory_providers,
         log=log,
@@ -283,6 +288,20 @@ def _serve(
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= PORT_MAX:
         raise ConfigError(f"{where} is {port!r}; it must be a whole number from 1 to {PORT_MAX}.")
     return host, int(port)
+
+
+def _search(settings: Mapping[str, Any], file: Path, env: Mapping[str, str]) -> dict[str, Any]:
+    """The service that looks things up in the web: an address, or where a key is."""
+    if len(settings) > 1:
+        raise ConfigError(f"[search] in {file} names {', '.join(settings)}; choose one of them.")
+    if "searxng" in settings:
+        address = settings["searxng"]
+        if not address.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"search.searxng in {file} is {address!r}; it must begin with http:// or https://."
+            )
+        return {"searxng": address}
+    return {name: _key(given, f"search.{name}", file, env) for name, given in settings.items()}
 
 
 def _memory(

@@ -59,8 +59,9 @@ from tenax.recovery import mend, open_rows
 from tenax.runner import RESUME_SECONDS, Lanes, Policy
 from tenax.sessions import SessionDB
 from tenax.settings import choose_model
-from tenax.tools import Gate, ReadFile, Tool, WriteFile
+from tenax.tools import EditFile, FetchPage, FindFiles, Gate, ReadFile, SearchFiles, Tool, WriteFile
 from tenax.tools.memory import UseMemory
+from tenax.tools.web import Brave, SearchWeb, Searxng, Tavily
 from tenax.views.transcript import Change, Row, Transcript
 from tenax.views.turns import Turns
 
@@ -275,7 +276,7 @@ class Runtime:
     def agent(self) -> Agent:
         """What answers. Raises ConfigError where no model is set up."""
         if self._agent is None:
-            tools: list[Tool[Any]] = [ReadFile(), WriteFile(), UseMemory(self.memory)]
+            tools: list[Tool[Any]] = [*_tools(self._config), UseMemory(self.memory)]
             tools += self._readers.tools({each.name for each in tools})
             self._agent = Agent(
                 self._connected(), PROMPT, Gate(tools), limits=self._limits, memory=self.memory
@@ -294,7 +295,8 @@ class Runtime:
         agent = self._apart.get(source)
         if agent is None or (source == TEMPORARY and agent.models is not self.agent.models):
             models = (tour_model(),) if source == TOUR else self.agent.models
-            agent = Agent(models, PROMPT, Gate([ReadFile(), WriteFile()]), limits=self._limits)
+            tools: list[Tool[Any]] = [ReadFile(), WriteFile()] if source == TOUR else _tools(self._config)
+            agent = Agent(models, PROMPT, Gate(tools), limits=self._limits)
             self._apart[source] = agent
         return agent
 
@@ -609,6 +611,25 @@ def open_store(config: Config, user: str = journals.LOCAL_USER) -> Journal:
     if config.store_url == f"sqlite:///{config.places.database}":
         _make(config.places.data)
     return journals.open(config.store_url, user=user)
+
+
+def _tools(config: Config) -> list[Tool[Any]]:
+    """What every agent can do in the world."""
+    tools: list[Tool[Any]] = [
+        ReadFile(),
+        WriteFile(),
+        EditFile(),
+        FindFiles(),
+        SearchFiles(),
+        FetchPage(),
+    ]
+    if config.searxng is not None:
+        tools.append(SearchWeb(Searxng(config.searxng)))
+    elif config.brave is not None:
+        tools.append(SearchWeb(Brave(config.brave)))
+    elif config.tavily is not None:
+        tools.append(SearchWeb(Tavily(config.tavily)))
+    return tools
 
 
 def _make(folder: Path) -> None:

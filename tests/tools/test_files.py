@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from tenax.errors import ToolFailed
-from tenax.tools import Call, Done, Gate, ReadFile, WriteFile
+from tenax.tools import Call, Done, EditFile, Gate, ReadFile, WriteFile
 from tenax.tools.base import THREADS_MAX, aside
 from tenax.tools.files import READ_BYTES_MAX
 from tenax.tools.gate import Allowed
@@ -37,18 +37,20 @@ def folder(tmp_path: Path) -> Path:
 
 async def use(folder: Path, name: str, **arguments: object) -> Done:
     """A call as the loop makes it: through the gate."""
-    gate = Gate([ReadFile(), WriteFile()])
+    gate = Gate([ReadFile(), WriteFile(), EditFile()])
     call = Call("ada", "c_1", 3, "call", folder)
-    weighed = gate.weigh(name, msgspec.json.encode(arguments).decode(), call, allowed={"write_file"})
+    asked = msgspec.json.encode(arguments).decode()
+    weighed = gate.weigh(name, asked, call, allowed={"write_file", "edit_file"})
     if not isinstance(weighed, Allowed):
         return Done("failed", weighed.message)  # type: ignore[union-attr]
     return await gate.perform(weighed, approved_arguments=None)
 
 
-async def both(folder: Path, path: str) -> list[Done]:
+async def every(folder: Path, path: str) -> list[Done]:
     return [
         await use(folder, "read_file", path=path),
         await use(folder, "write_file", path=path, content="mine"),
+        await use(folder, "edit_file", path=path, old="secret", new="mine"),
     ]
 
 
@@ -122,10 +124,10 @@ async def test_what_is_not_there_or_may_not_be_used_is_a_sentence(folder: Path) 
     (folder / "file").touch()
     assert await use(folder, "read_file", path="a/b") == Done("failed", "There is no file a/b.")
     assert await use(folder / "none", "read_file", path="a") == Done("failed", "There is no file a.")
-    for done in await both(folder, "n" * 300):
+    for done in await every(folder, "n" * 300):
         assert done.outcome == "failed"
         assert "cannot be used: File name too long." in done.text
-    for done in await both(folder, "file/below"):
+    for done in await every(folder, "file/below"):
         assert done == Done("failed", "file is a file, not a folder.")
 
 
@@ -151,7 +153,7 @@ async def test_what_is_not_there_or_may_not_be_used_is_a_sentence(folder: Path) 
 )
 async def test_a_path_that_leads_out_or_cannot_be_seen_is_refused(folder: Path, path: str, says: str) -> None:
     """By what it says, before anybody is asked and anything is touched."""
-    for done in await both(folder, path.format(folder=folder)):
+    for done in await every(folder, path.format(folder=folder)):
         assert done.outcome == "failed"
         assert says in done.text
     assert outside(folder) == UNTOUCHED
@@ -180,7 +182,7 @@ async def test_links_are_not_followed(folder: Path, link: str, target: str, path
     """Not at the end of a path and not on the way, not even to another place inside."""
     (folder / "real").mkdir()
     (folder / link).symlink_to(target.format(outside=folder.parent / "outside"))
-    for done in await both(folder, path):
+    for done in await every(folder, path):
         assert done == Done("failed", f"{link} is a link, and links are not followed.")
     assert outside(folder) == UNTOUCHED
 
@@ -194,9 +196,9 @@ async def test_folders_pipes_sockets_and_devices_are_not_files(folder: Path) -> 
         listener.bind(f"/proc/self/fd/{here}/socket")  # the path itself may be too long for a socket
         os.close(here)
         for name in ("folder", "pipe", "socket"):
-            for done in await both(folder, name):
+            for done in await every(folder, name):
                 assert done == Done("failed", f"{name} is a {name}.")
-    for done in await both(Path("/dev"), "null"):
+    for done in await every(Path("/dev"), "null"):
         assert done == Done("failed", "null is a device.")
 
 
@@ -206,6 +208,174 @@ async def test_writing_over_a_hard_link_leaves_the_other_name_alone(folder: Path
     assert (await use(folder, "write_file", path="shared", content="mine")).outcome == "done"
     assert (folder / "shared").read_text() == "mine"
     assert outside(folder) == UNTOUCHED
+
+
+async def edit(
+    folder: Path, before: str | bytes, old: str, new: str, **more: object
+) -> tuple[Done, str | bytes]:
+    """Edit a file that holds this; what came of it, and what it holds then."""
+    file = folder / "file"
+    file.write_bytes(before if isinstance(before, bytes) else before.encode())
+    done = await use(folder, "edit_file", path="file", old=old, new=new, **more)
+    after = file.read_bytes()
+    assert names(folder) == ["file"]
+    return done, after if isinstance(before, bytes) else after.decode()
+
+
+async def test_a_text_that_occurs_once_is_replaced_and_the_diff_is_told(folder: Path) -> None:
+    """The rest of the file is as it was, its rights too."""
+    (folder / "file").touch(mode=0o640)
+    (folder / "file").chmod(0o750)
+    done, after = await edit(folder, "a\nb\nc\nd\ne\nf\n", "c\nd", "C")
+    assert after == "a\nb\nC\ne\nf\n"
+    assert done == Done("done", "--- file\n+++ file\n@@ -1,6 +1,5 @@\n a\n b\n-c\n-d\n+C\n e\n f")
+    assert (folder / "file").stat().st_mode & 0o777 == 0o750
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "says"),
+    [
+        ("one two", "three", "does not occur in file. (read the file"),
+        ("one two", "One", "does not occur"),
+        ("one one", "one", "occurs more than once in file. (give more"),
+        ("aaa", "aa", "occurs more than once"),
+        ("", "a", "does not occur"),
+        ("one", "", "is empty. (write_file"),
+        ("one", "new", "nothing would change"),
+        (b"one\0", "one", "is not UTF-8 text"),
+        (b"one\xff", "one", "is not UTF-8 text"),
+        ("one" + " " * READ_BYTES_MAX, "one", "at most 10,485,760 bytes"),
+        ("one" + " " * (READ_BYTES_MAX - 3), "one", "would have more than 10,485,760 bytes"),
+    ],
+)
+async def test_an_edit_that_is_not_clear_changes_nothing(
+    folder: Path, before: str | bytes, old: str, says: str
+) -> None:
+    """The sentence says what to do instead."""
+    done, after = await edit(folder, before, old, "new" if old != "one" else "new!")
+    assert done.outcome == "failed"
+    assert says in done.text
+    assert after == before
+
+
+async def test_all_replaces_every_place_within_bounds(folder: Path) -> None:
+    """In order, not overlapping; neither what it makes nor how often has no end."""
+    assert (await edit(folder, "aaaaa b a", "aa", "a", all=True))[1] == "aaa b a"
+    done, after = await edit(folder, "a" * 1000, "a", "b" * 20_000, all=True)
+    assert "would have more than 10,485,760 bytes" in done.text
+    assert after == "a" * 1000
+    done, _ = await edit(folder, "a" * 100_001, "a", "b", all=True)
+    assert done == Done("failed", "The old text occurs more than 100,000 times in file.")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("\ufeffa\r\nb\r\nc\r\nd\r\n", "\ufeffa\r\nB\r\nC\r\nd\r\n"),
+        ("\ufeffa\nb\nc\nd", "\ufeffa\nB\nC\nd"),
+        ("a\nb\r\nc\nd\n", "a\nB\r\nC\nd\n"),
+        ("a\r\nb\nc\r\nd\r\n", "a\r\nB\nC\r\nd\r\n"),
+    ],
+)
+async def test_line_ends_and_the_mark_at_the_beginning_stay_those_of_the_file(
+    folder: Path, before: str, after: str
+) -> None:
+    """Whichever the model writes: it is shown only one kind of line end."""
+    for end in ("\n", "\r\n"):
+        done, holds = await edit(folder, before.encode(), f"b{end}c", f"B{end}C")
+        assert (done.outcome, holds) == ("done", after.encode())
+
+
+async def test_a_line_that_an_edit_adds_ends_as_the_others_do(folder: Path) -> None:
+    """Also where the text that was replaced held no line end."""
+    assert (await edit(folder, b"a\r\nb\r\nc\n", "b", "b\nB"))[1] == b"a\r\nb\r\nB\r\nc\n"
+    assert (await edit(folder, b"a\nb\r\nc\n", "b", "b\r\nB"))[1] == b"a\nb\nB\r\nc\n"
+
+
+async def test_an_edit_is_never_repeated_unasked(folder: Path) -> None:
+    """It is of the class `once`, for made twice it does something else than made once."""
+    assert EditFile.effect == "once"
+    (folder / "file").write_text("log(x)")
+    for _ in range(2):
+        await use(folder, "edit_file", path="file", old="x", new="x, x", all=True)
+    assert (folder / "file").read_text() == "log(x, x, x, x)"
+
+
+async def test_a_file_that_changed_while_it_was_edited_keeps_the_change(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What somebody else wrote meanwhile is not lost."""
+    (folder / "file").write_text("old")
+
+    def late(descriptor: int) -> None:
+        (folder / "file").write_text("old, and more")
+
+    monkeypatch.setattr(os, "fsync", late)
+    done = await use(folder, "edit_file", path="file", old="old", new="new")
+    assert done == Done("failed", "file was changed meanwhile, so it was not edited. (read it again)")
+    assert (folder / "file").read_text() == "old, and more"
+    assert names(folder) == ["file"]
+
+
+async def test_what_was_written_over_is_shown_as_a_diff(folder: Path) -> None:
+    """If there was a text, and it changed; no longer than 200 lines."""
+    assert (await use(folder, "write_file", path="f", content="a\nb\n")).text == "f was written: 4 bytes."
+    changed = await use(folder, "write_file", path="f", content="a\nc")
+    assert changed.text == (
+        "f was written: 3 bytes.\n--- f\n+++ f\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n\\ No newline at end of file"
+    )
+    assert (await use(folder, "write_file", path="f", content="a\nc")).text == "f was written: 3 bytes."
+    (folder / "f").write_text("a\n")
+    long = await use(folder, "write_file", path="f", content="b\n" * 100_000)
+    assert len(long.text.split("\n")) == 204
+    assert long.text.endswith("\n+b\n[... 99,802 more lines of the diff are not shown ...]")
+    (folder / "f").write_bytes(b"\0")
+    assert (await use(folder, "write_file", path="f", content="a")).text == "f was written: 1 bytes."
+
+
+@pytest.mark.parametrize(
+    "path",
+    [".git/hooks/pre-commit", "a/.git/config", ".GIT/config", ".Git", ".g\u200cit/config", "GIT~1/config"],
+)
+async def test_nothing_is_written_where_git_looks_for_programs(folder: Path, path: str) -> None:
+    """Nor under a name that some file systems take for the same."""
+    _, wrote, edited = await every(folder, path)
+    assert "Nothing is written inside of .git" in wrote.text
+    assert edited == wrote
+    assert names(folder) == []
+
+
+async def test_another_spelling_of_a_name_is_refused_where_the_file_system_takes_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rule against `Secret/*` is not got around by `secret/plan` on a disk that does not tell them apart."""
+    (folder / "Secret").mkdir()
+    (folder / "Secret" / "Plan").write_text("secret")
+    real_stat, real_open, real_mkdir = os.stat, os.open, os.mkdir
+
+    def stored(name: str, dir_fd: int | None) -> str:
+        there = [] if dir_fd is None else os.listdir(dir_fd)  # noqa: PTH208  (a descriptor, not a path)
+        return next((each for each in there if each.lower() == name.lower()), name)
+
+    def any_stat(path: str, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:
+        return real_stat(stored(path, dir_fd), dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+
+    def any_open(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        return real_open(stored(path, dir_fd), flags, mode, dir_fd=dir_fd)
+
+    def any_mkdir(path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        real_mkdir(stored(path, dir_fd), mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "stat", any_stat)
+    monkeypatch.setattr(os, "mkdir", any_mkdir)
+    monkeypatch.setattr(os, "open", any_open)
+    assert (await use(folder, "read_file", path="Secret/Plan")).text == "secret"
+    for path, wrong in (("secret/Plan", "secret"), ("SECRET/Plan", "SECRET"), ("Secret/plan", "Secret/plan")):
+        for done in await every(folder, path):
+            assert done == Done(
+                "failed", f"{wrong} is spelled otherwise there. (use the name as it is listed)"
+            )
+    assert (folder / "Secret" / "Plan").read_text() == "secret"
 
 
 @contextmanager
@@ -261,18 +431,23 @@ async def test_what_is_swapped_for_a_link_meanwhile_leads_nowhere_else(folder: P
 
 
 async def test_a_folder_swapped_for_a_link_meanwhile_is_not_written_through(folder: Path) -> None:
-    """Whatever is written while a folder and a link change places, nothing outside changes."""
+    """Whatever is written or edited while a folder and a link change places, nothing outside changes."""
     (folder / "a").mkdir()
+    (folder / "a" / "file").write_text("secret")
     call = Call("ada", "c_1", 3, "call", folder)
-    tool = WriteFile()
+    write, edit = WriteFile(), EditFile()
     outcomes: set[bool] = set()
     with swapping(folder / "a", folder.parent / "outside"):
         for n in range(20_000):
-            try:
-                await tool.run(tool.args(f"a/{n % 7}/file", "mine"), call)
-                outcomes.add(True)
-            except ToolFailed:
-                outcomes.add(False)
+            for doing in (
+                write.run(write.args(f"a/{n % 7}/file", "mine"), call),
+                edit.run(edit.args("a/file", "secret", "secret" + "!" * (n % 2)), call),
+            ):
+                try:
+                    await doing
+                    outcomes.add(True)
+                except ToolFailed:
+                    outcomes.add(False)
             if n > 300 and len(outcomes) > 1:
                 break
     assert outcomes == {True, False}

@@ -112,7 +112,7 @@ def test_tenax_config_names_the_file(env: dict[str, str], tmp_path: Path) -> Non
         (
             "[kitchen]",
             "sets kitchen",
-            "Known here: budget, fallback, memory, model, models, resume, serve, store, tools.",
+            "Known here: budget, fallback, memory, model, models, resume, search, serve, store, tools.",
         ),
         ("[store]\nurll = 1", r"sets store\.urll", "Did you mean store.url?"),
         ('store = "sqlite"', r"write \[store\]", ""),
@@ -436,3 +436,24 @@ def test_the_practice_model_needs_nothing_but_its_api(env: dict[str, str]) -> No
     config = load(env)
     assert config.model == "p"
     assert (config.models["p"].name, config.models["p"].url, config.models["p"].key) == ("practice", "", None)
+
+
+def test_one_service_looks_things_up_in_the_web(env: dict[str, str]) -> None:
+    """By an address, or by where its key is; none unless it is named."""
+    assert (load(env).searxng, load(env).brave, load(env).tavily) == (None, None, None)
+    write(env, '[search]\nsearxng = "http://127.0.0.1:8888"')
+    assert load(env).searxng == "http://127.0.0.1:8888"
+    write(env, '[search]\nbrave = "env:BRAVE"')
+    found = load(env | {"BRAVE": "b-1"}).brave
+    assert found is not None
+    assert found.reveal() == "b-1"
+    for text, said in (
+        ('searxng = "localhost"', r"search\.searxng .* must begin with http"),
+        ('brave = "b-1234"', r"search\.brave .* never the key itself"),
+        ('brave = "env:A"\ntavily = "env:B"', "names brave, tavily; choose one"),
+        ('google = "x"', "google"),
+    ):
+        write(env, f"[search]\n{text}")
+        with pytest.raises(ConfigError, match=said) as refused:
+            load(env)
+        assert "b-1234" not in str(refused.value)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from tenax.tools.base import Call, Effect, Tool
-from tenax.tools.files import ReadFile, WriteFile
+from tenax.tools.files import EditFile, ReadFile, WriteFile
+from tenax.tools.finding import FindFiles, SearchFiles
 from tenax.tools.gate import Allowed, Asks, Done, Gate, Refused, Rule
+from tenax.tools.web import FetchPage
 
 __all__ = [
     "Allowed",
     "Asks",
     "Call",
     "Done",
+    "EditFile",
     "Effect",
+    "FetchPage",
+    "FindFiles",
     "Gate",
     "ReadFile",
     "Refused",
     "Rule",
+    "SearchFiles",
     "Tool",
     "WriteFile",
 ]

@@ -1,44 +1,42 @@
-"""Reading and writing files, inside the conversation's folder and nowhere else.
-
-A path is walked from that folder one name at a time, each name opened in the folder opened before it and never through
-a link. So it does not matter what is swapped between a look and the use of what was seen: what is used is what was
-opened.
-"""
+"""Reading, writing and editing files, inside the conversation's folder and nowhere else (`paths.py`)."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
+import re
 import stat
 import threading
-import unicodedata
-from collections.abc import Iterator
+from array import array
+from bisect import bisect_left
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from tenax.errors import ToolFailed
 from tenax.tools.base import Call, Tool, aside
+from tenax.tools.diffs import diff
+from tenax.tools.paths import explained, file_at, is_git, kind, parent_of, parts_of
 
-__all__ = ["READ_BYTES_MAX", "ReadFile", "ReadFileArgs", "WriteFile", "WriteFileArgs"]
+__all__ = [
+    "READ_BYTES_MAX",
+    "EditFile",
+    "EditFileArgs",
+    "ReadFile",
+    "ReadFileArgs",
+    "WriteFile",
+    "WriteFileArgs",
+]
 
 READ_BYTES_MAX = 10 * 1024 * 1024
-"""Larger files are described, not read."""
-_PATH_CHARS_MAX = 4096
+"""Larger files are described, not read; and no edit makes one."""
 _SECONDS = 30.0
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_OTHERS = {
-    stat.S_IFLNK: "a link, and links are not followed",
-    stat.S_IFDIR: "a folder",
-    stat.S_IFREG: "a file, not a folder",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-}
+_PLACES_MAX = 100_000
 
 _PathArg = Annotated[str, Meta(description="A path in the conversation's folder, such as notes/today.md.")]
 
@@ -60,6 +58,17 @@ class WriteFileArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content: Annotated[str, Meta(description="The whole new content of the file.")]
 
 
+class EditFileArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to put in the place of what."""
+
+    path: _PathArg
+    old: Annotated[str, Meta(description="The text to replace, exactly as the file holds it.")]
+    new: Annotated[str, Meta(description="The text to put in its place.")]
+    all: Annotated[bool, Meta(description="Replace it wherever it occurs; otherwise it must occur once.")] = (
+        False
+    )
+
+
 class ReadFile(Tool[ReadFileArgs]):
     """Read a text file."""
 
@@ -71,7 +80,7 @@ class ReadFile(Tool[ReadFileArgs]):
     asks = False
 
     def touches(self, args: ReadFileArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
-        return "/".join(_parts(args.path))
+        return "/".join(_named(args.path))
 
     async def run(self, args: ReadFileArgs, call: Call) -> str:
         return await aside(functools.partial(_read, args, call.folder))
@@ -81,58 +90,99 @@ class WriteFile(Tool[WriteFileArgs]):
     """Write a text file."""
 
     name = "write_file"
-    description = "Write a text file in the conversation's folder. What the file held before is replaced."
+    description = (
+        "Write a text file in the conversation's folder. What the file held before is replaced; "
+        "the result is a diff then."
+    )
     effect = "idempotent"
     args = WriteFileArgs
     seconds = _SECONDS
     asks = True
 
     def touches(self, args: WriteFileArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
-        return "/".join(_parts(args.path))
+        return "/".join(_writable(args.path))
 
     async def run(self, args: WriteFileArgs, call: Call) -> str:
         return await aside(functools.partial(_write, args, call.folder))
 
 
-def _parts(path: str) -> list[str]:
-    """The names on the way. Refuses what could not be inside the folder, or not be seen for what it is."""
-    if path.startswith("/"):
-        raise ToolFailed(
-            "The path must be relative to the conversation's folder: it may not begin with a slash."
-        )
-    if len(path) > _PATH_CHARS_MAX:
-        raise ToolFailed(f"A path may have {_PATH_CHARS_MAX:,} characters; this one has {len(path):,}.")
-    if any(unicodedata.category(each) in {"Cc", "Cs"} for each in path):
-        raise ToolFailed("The path holds a character that cannot be seen, such as a NUL or a line break.")
-    parts = [part for part in path.split("/") if part not in {"", "."}]
-    if ".." in parts:
-        raise ToolFailed("The path may not hold '..': only the conversation's folder can be reached.")
+class EditFile(Tool[EditFileArgs]):
+    """Replace a text in a file.
+
+    `once`: made again, the call would not find the text any more and would say so of an edit that was done, or would
+    find it in what it put there itself and do it twice. Whoever hears `unknown` after a crash reads the file.
+    """
+
+    name = "edit_file"
+    description = (
+        "Replace a text in a file in the conversation's folder. The text must be the file's own, to the space, with "
+        "enough around it to occur once. Line ends stay those of the file. The result is a diff."
+    )
+    effect = "once"
+    args = EditFileArgs
+    seconds = _SECONDS
+    asks = True
+
+    def touches(self, args: EditFileArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
+        if not args.old:
+            raise ToolFailed("The text to replace is empty.", hint="write_file makes a new file")
+        if args.old.replace("\r\n", "\n") == args.new.replace("\r\n", "\n"):
+            raise ToolFailed("The new text is the old one, so nothing would change.")
+        return "/".join(_writable(args.path))
+
+    async def run(self, args: EditFileArgs, call: Call) -> str:
+        return await aside(functools.partial(_edit, args, call.folder))
+
+
+class _Held(NamedTuple):
+    """What a file held: its first bytes if it is too long, and no text if it is none."""
+
+    data: bytes
+    text: str | None
+    found: os.stat_result
+
+
+def _named(path: str) -> list[str]:
+    parts = parts_of(path)
     if not parts:
         raise ToolFailed("The path names no file.")
     return parts
 
 
+def _writable(path: str) -> list[str]:
+    """Git runs what its own folder says, as the person and outside of every sandbox: nothing is put there."""
+    parts = _named(path)
+    if any(is_git(part) for part in parts):
+        raise ToolFailed("Nothing is written inside of .git: what stands there can run programs.")
+    return parts
+
+
 def _read(args: ReadFileArgs, folder: Path, deserted: threading.Event) -> str:  # noqa: ARG001  (nothing to undo)
-    parts = _parts(args.path)
+    parts = _named(args.path)
     shown = "/".join(parts)
-    with _explained(shown), _parent(folder, parts, make=False) as parent:
-        _refuse_others(parts[-1], parent, shown)
-        with open(os.open(parts[-1], _READ, dir_fd=parent), "rb") as file:  # noqa: PTH123  (a descriptor, not a path)
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise ToolFailed(_what(shown, found))
-            data = file.read(READ_BYTES_MAX + 1)
-    if len(data) > READ_BYTES_MAX:
-        return (
-            f"{shown} has {found.st_size:,} bytes. Files of more than {READ_BYTES_MAX:,} bytes are not read."
-        )
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        return f"{shown} is not UTF-8 text. It has {len(data):,} bytes."
-    return _lines(args, shown, text)
+    with explained(shown), parent_of(folder, parts, make=False) as parent:
+        held = _hold(parts[-1], parent, shown)
+    if len(held.data) > READ_BYTES_MAX:
+        return f"{shown} has {held.found.st_size:,} bytes. Files of more than {READ_BYTES_MAX:,} bytes are not read."
+    if held.text is None:
+        return f"{shown} is not UTF-8 text. It has {len(held.data):,} bytes."
+    return _lines(args, shown, held.text)
+
+
+def _hold(name: str, parent: int, shown: str) -> _Held:
+    file_at(name, parent, shown)
+    descriptor = os.open(name, _READ, dir_fd=parent)
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise ToolFailed(f"{shown} is {kind(found)}.")
+    with open(descriptor, "rb") as file:  # noqa: PTH123  (a descriptor, not a path)
+        data = file.read(READ_BYTES_MAX + 1)
+    text = None
+    if len(data) <= READ_BYTES_MAX and b"\0" not in data:
+        with contextlib.suppress(UnicodeDecodeError):
+            text = data.decode()
+    return _Held(data, text, found)
 
 
 def _lines(args: ReadFileArgs, shown: str, text: str) -> str:
@@ -148,22 +198,90 @@ def _lines(args: ReadFileArgs, shown: str, text: str) -> str:
 
 
 def _write(args: WriteFileArgs, folder: Path, deserted: threading.Event) -> str:
-    parts = _parts(args.path)
+    parts = _writable(args.path)
     shown = "/".join(parts)
-    try:
-        data = args.content.encode()
-    except UnicodeEncodeError as error:
-        raise ToolFailed("The content holds half of a surrogate pair, which is no text.") from error
-    with _explained(shown):
+    data = _encoded(args.content)
+    held = None
+    with explained(shown):
         folder.mkdir(parents=True, exist_ok=True)
-        with _parent(folder, parts, make=True) as parent:
+        with parent_of(folder, parts, make=True) as parent:
+            with contextlib.suppress(FileNotFoundError, PermissionError):  # to replace it is another right
+                held = _hold(parts[-1], parent, shown)
             _replace(parts[-1], parent, shown, data, deserted)
-    return f"{shown} was written: {len(data):,} bytes."
+    wrote = f"{shown} was written: {len(data):,} bytes."
+    change = diff(shown, held.text, args.content) if held and held.text is not None else ""
+    return f"{wrote}\n{change}" if change else wrote
 
 
-def _replace(name: str, parent: int, shown: str, data: bytes, deserted: threading.Event) -> None:
-    """Put the new file in the place of the old one in one step, on disk before it is told."""
-    before = _refuse_others(name, parent, shown)
+def _edit(args: EditFileArgs, folder: Path, deserted: threading.Event) -> str:
+    parts = _writable(args.path)
+    shown = "/".join(parts)
+    with explained(shown), parent_of(folder, parts, make=False) as parent:
+        held = _hold(parts[-1], parent, shown)
+        if held.text is None:
+            raise ToolFailed(
+                f"{shown} is not UTF-8 text of at most {READ_BYTES_MAX:,} bytes: it is not edited."
+            )
+        text = _edited(args, shown, held.text)
+        _replace(parts[-1], parent, shown, _encoded(text), deserted, held.found)
+    return diff(shown, held.text, text)
+
+
+def _edited(args: EditFileArgs, shown: str, text: str) -> str:
+    """The text with the replacement. A line break of the model's stands for the file's own, whichever that is."""
+    plain, old, new = (each.replace("\r\n", "\n") for each in (text, args.old, args.new))
+    breaks = array("L", (each.start() - n for n, each in enumerate(re.finditer("\r\n", text))))
+    usual = 2 * len(breaks) > plain.count("\n")
+    pieces, at, size = [], 0, len(text.encode())
+    for place in _places(plain, old, shown, every=args.all):
+        start, end = (n + bisect_left(breaks, n) for n in (place, place + len(old)))
+        crlf = "\r\n" in text[start:end] if "\n" in old else usual
+        pieces += [text[at:start], new.replace("\n", "\r\n") if crlf else new]
+        at, size = end, size + len(_encoded(pieces[-1])) - len(text[start:end].encode())
+        if size > READ_BYTES_MAX:
+            raise ToolFailed(f"{shown} would have more than {READ_BYTES_MAX:,} bytes, so it was not edited.")
+    return "".join([*pieces, text[at:]])
+
+
+def _places(text: str, old: str, shown: str, *, every: bool) -> list[int]:
+    """Where it occurs. What overlaps counts as two where it may occur only once."""
+    places = [text.find(old)]
+    if places[0] < 0:
+        raise ToolFailed(
+            f"The old text does not occur in {shown}.", hint="read the file: it must be the same to the space"
+        )
+    while (place := text.find(old, places[-1] + (len(old) if every else 1))) >= 0:
+        if not every:
+            raise ToolFailed(
+                f"The old text occurs more than once in {shown}.",
+                hint="give more of what stands around it, or set all",
+            )
+        if len(places) == _PLACES_MAX:
+            raise ToolFailed(f"The old text occurs more than {_PLACES_MAX:,} times in {shown}.")
+        places.append(place)
+    return places
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ToolFailed("The text holds half of a surrogate pair, which is no text.") from error
+
+
+def _replace(
+    name: str,
+    parent: int,
+    shown: str,
+    data: bytes,
+    deserted: threading.Event,
+    edited: os.stat_result | None = None,
+) -> None:
+    """Put the new file in the place of the old one in one step, on disk before it is told.
+
+    `edited` is the file that the new one was made from: it must still be the one that is there.
+    """
+    before = file_at(name, parent, shown)
     temporary = f".tenax-{os.urandom(8).hex()}"
     descriptor = os.open(temporary, _NEW, 0o666, dir_fd=parent)
     with contextlib.ExitStack() as undo:
@@ -174,6 +292,8 @@ def _replace(name: str, parent: int, shown: str, data: bytes, deserted: threadin
             file.write(data)
             file.flush()
             os.fsync(descriptor)
+        if edited is not None and _state(file_at(name, parent, shown)) != _state(edited):
+            raise ToolFailed(f"{shown} was changed meanwhile, so it was not edited.", hint="read it again")
         if deserted.is_set():
             raise ToolFailed(f"{shown} was not written: nobody waited for it any more.")
         os.replace(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
@@ -181,61 +301,5 @@ def _replace(name: str, parent: int, shown: str, data: bytes, deserted: threadin
     os.fsync(parent)
 
 
-@contextlib.contextmanager
-def _parent(folder: Path, parts: list[str], *, make: bool) -> Iterator[int]:
-    """The folder that holds the last of these names, open."""
-    parent = os.open(folder, _FOLDER)
-    try:
-        for at, part in enumerate(parts[:-1], start=1):
-            child = _enter(part, parent, "/".join(parts[:at]), make=make)
-            os.close(parent)
-            parent = child
-        yield parent
-    finally:
-        os.close(parent)
-
-
-def _enter(part: str, parent: int, shown: str, *, make: bool) -> int:
-    if make:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(part, dir_fd=parent)
-            os.fsync(parent)
-    try:
-        return os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        found = _look(part, parent)
-        if found is None or stat.S_ISDIR(found.st_mode):
-            raise
-        raise ToolFailed(_what(shown, found)) from error
-
-
-def _look(name: str, parent: int) -> os.stat_result | None:
-    try:
-        return os.stat(name, dir_fd=parent, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-
-
-def _refuse_others(name: str, parent: int, shown: str) -> os.stat_result | None:
-    """What is there, if it is a file. A device is not even opened: that alone can do something."""
-    found = _look(name, parent)
-    if found is not None and not stat.S_ISREG(found.st_mode):
-        raise ToolFailed(_what(shown, found))
-    return found
-
-
-def _what(shown: str, found: os.stat_result) -> str:
-    return f"{shown} is {_OTHERS.get(stat.S_IFMT(found.st_mode), 'a device')}."
-
-
-@contextlib.contextmanager
-def _explained(shown: str) -> Iterator[None]:
-    """What the system says, as a sentence."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise ToolFailed(f"There is no file {shown}.") from error
-    except OSError as error:
-        raise ToolFailed(f"{shown} cannot be used: {error.strerror}.") from error
+def _state(found: os.stat_result | None) -> tuple[int, ...] | None:
+    return found and (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

@@ -123,6 +123,8 @@ def _log_to(config: Config) -> None:
         handler = logging.NullHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=config.log.upper(), handlers=[handler])
+    for each in ("httpx", "httpcore"):  # they write down whole addresses
+        logging.getLogger(each).setLevel(logging.WARNING)
 
 
 if __name__ == "__main__":

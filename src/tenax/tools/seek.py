@@ -1,0 +1,337 @@
+"""A program: look for files by name, or for lines in them, below one folder, and leave out what its ignore files name.
+
+`python -I -S -X utf8 seek.py`, with a request as JSON on its standard input. It prints what it finds as it finds it. It is a
+process of its own, of the standard library alone so that it starts in milliseconds, because a regular expression can
+take for ever and nothing in Python can stop one: here the kernel does, by an alarm that this process sets for itself.
+
+Each folder is opened in the one before it and never through a link, so what is swapped meanwhile leads nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import resource
+import signal
+import stat
+import sys
+import unicodedata
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final, NamedTuple, NoReturn
+
+__all__ = ["BYTES_MAX", "ENTRIES_MAX", "FOUND_MAX", "REFUSED", "Search"]
+
+ENTRIES_MAX: Final = 50_000
+"""Files and folders that are looked at."""
+BYTES_MAX: Final = 2_000_000
+"""Larger files are not searched."""
+FOUND_MAX: Final = 200
+REFUSED: Final = 3
+"""The exit code with which a sentence is printed instead of a result."""
+_OUT_CHARS_MAX = 28_000
+_LINE_CHARS_MAX = 300
+_BEFORE_CHARS = 100
+_DEPTH_MAX = 100
+_MEMORY_MAX = 512 * 1024 * 1024
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+_TOKEN = re.compile(r"(\*+)|(\?)|\[([!^]?)(\]?(?:\[:[a-z]+:\]|\\.|[^]\\])*)\]|\\(.)|([^\\[])", re.DOTALL)
+_ITEM = re.compile(r"\[:([a-z]+):\]|(\\.|[^\\])-(\\.|[^\\])|(\\.|[^\\])", re.DOTALL)
+_CLASSES = {
+    "alnum": "a-zA-Z0-9",
+    "alpha": "a-zA-Z",
+    "blank": r" \t",
+    "digit": "0-9",
+    "lower": "a-z",
+    "space": r"\s",
+    "upper": "A-Z",
+    "xdigit": "0-9a-fA-F",
+}
+_NEVER = "(?!)"
+_BREAKS = frozenset({"Cc", "Zl", "Zp"})
+_UNSEEN = _BREAKS | {"Cf", "Cs"}
+
+
+class Ignores(NamedTuple):
+    """An ignore file: one expression for all its lines, the last one first, since the last one that fits decides."""
+
+    at: int
+    """Where the part of a path begins that its patterns are about."""
+    lines: re.Pattern[str]
+    verdicts: list[bool]
+
+
+class _Enough(Exception):
+    """No more is looked for. The message says why."""
+
+
+def glob_to_regex(glob: str) -> str:
+    """What a path fits whose every name is followed by a slash. No pattern takes long: a star never gives back.
+
+    That is right because what stands between two stars has a fixed length: where it fits first, it may stay.
+    """
+    runs: list[str] = [""]
+    for name in glob.split("/"):
+        if name == "**":
+            runs.append("")
+        else:
+            runs[-1] += f"{_name_to_regex(name)}/"
+    if len(runs) == 1:
+        return runs[0]
+    between = "".join(f"(?>(?:[^/]+/)*?{run})" for run in runs[1:-1])
+    return runs[0] + between + (f"(?:[^/]+/)*?{runs[-1]}" if runs[-1] else "(?:[^/]+/)+")
+
+
+def _name_to_regex(glob: str) -> str:
+    pieces, at = [""], 0
+    while at < len(glob):
+        token = _TOKEN.match(glob, at)
+        if token is None:  # a bracket that is not closed, or a backslash at the end
+            return _NEVER
+        at = token.end()
+        star, one, no, inside, escaped, plain = token.groups()
+        if star:
+            pieces.append("")
+        elif one:
+            pieces[-1] += "[^/]"
+        elif inside is not None:
+            pieces[-1] += _set_to_regex(inside, no=bool(no))
+        else:
+            pieces[-1] += re.escape(escaped or plain)
+    if len(pieces) == 1:
+        return pieces[0]
+    return pieces[0] + "".join(f"(?>[^/]*?{each})" for each in pieces[1:-1]) + f"[^/]*{pieces[-1]}"
+
+
+def _set_to_regex(inside: str, *, no: bool) -> str:
+    items = ""
+    for kind, first, last, one in _ITEM.findall(inside):
+        if kind:
+            items += _CLASSES.get(kind, "")
+        elif one:
+            items += re.escape(one[-1])
+        else:  # of one that runs backwards, Git takes the first character
+            items += f"{re.escape(first[-1])}-{re.escape(max(first[-1], last[-1]))}"
+    if no:
+        return f"[^/{items}]"
+    return f"(?!/)[{items}]" if items else _NEVER
+
+
+def ignores(text: str, at: int = 0) -> Ignores | None:
+    """What an ignore file says; None if that is nothing."""
+    found: list[tuple[str, bool]] = []
+    for raw in text.removeprefix("\ufeff").split("\n"):
+        line = raw.removesuffix("\r").rstrip(" ")
+        if line.endswith("\\") and raw.startswith(f"{line} "):
+            line += " "
+        no = line.startswith("!")
+        body = line[no:].removesuffix("/")
+        if not body.strip("/") or line.startswith("#"):
+            continue
+        regex = glob_to_regex(body.removeprefix("/") if "/" in body else f"**/{body}")
+        found.append((regex + ("\0" if line.endswith("/") else "\0?"), not no))
+    found.reverse()
+    if not found:
+        return None
+    return Ignores(at, re.compile("|".join(f"({regex})" for regex, _ in found)), [each for _, each in found])
+
+
+def is_ignored(path: str, files: list[Ignores], *, folder: bool) -> bool:
+    """Whether these files say so of this path; the one that lies deepest decides first."""
+    for at, lines, verdicts in reversed(files):
+        fits = lines.fullmatch(f"{path[at:]}/{chr(0) * folder}")
+        if fits and fits.lastindex:
+            return verdicts[fits.lastindex - 1]
+    return False
+
+
+class Search:
+    """One look through a folder. What it finds is said at once, whatever ends this process afterwards."""
+
+    def __init__(self, glob: re.Pattern[str], lines: re.Pattern[str] | None) -> None:
+        self._glob = glob
+        self._lines = lines
+        self._left = ENTRIES_MAX
+        self._found = self._chars = self._large = self._unread = 0
+
+    def run(self, root: str, parts: list[str]) -> None:
+        """Look below this folder of the root, then say what was left out."""
+        notes = []
+        try:
+            with contextlib.suppress(FileNotFoundError):  # it may not have been made yet
+                self._below(os.open(root, _FOLDER & ~os.O_NOFOLLOW), parts)
+        except _Enough as enough:
+            notes.append(str(enough))
+        if not self._found:
+            say("Nothing was found.")
+        if self._large:
+            notes.append(f"Larger than {BYTES_MAX:,} bytes and not searched: {self._large:,}")
+        if self._unread:
+            notes.append(f"Could not be read: {self._unread:,}")
+        for note in notes:
+            say(f"[{note}.]")
+
+    def _below(self, folder: int, parts: list[str]) -> None:
+        path, files = "", _with_ignores([], folder, "")
+        for part in parts:
+            path += part
+            folder = _enter(part, folder, path)
+            path += "/"
+            files = _with_ignores(files, folder, path)
+        for parent, name, place in self._walk(folder, path, files, _DEPTH_MAX):
+            if self._glob.fullmatch(f"{place[len(path) :]}/"):
+                if self._lines is None:
+                    self._say(shown(place))
+                else:
+                    self._search(self._lines, parent, name, place)
+
+    def _walk(
+        self, folder: int, path: str, files: list[Ignores], depth: int
+    ) -> Iterator[tuple[int, str, str]]:
+        """Every file below that is not ignored: the folder that holds it, open, its name and its path."""
+        for name, is_folder, is_file in self._entries(folder):
+            place = path + name
+            if not (is_folder or is_file) or is_ignored(place, files, folder=is_folder):
+                continue
+            if is_file:
+                yield folder, name, place
+                continue
+            with self._counted():
+                if not depth:
+                    raise OSError
+                inner = os.open(name, _FOLDER, dir_fd=folder)
+                try:
+                    below = f"{place}/"
+                    yield from self._walk(inner, below, _with_ignores(files, inner, below), depth - 1)
+                finally:
+                    os.close(inner)
+
+    def _entries(self, folder: int) -> list[tuple[str, bool, bool]]:
+        found: list[tuple[str, bool, bool]] = []
+        with self._counted(), os.scandir(folder) as entries:
+            for each in islice(entries, self._left + 1):
+                if each.name.casefold() != ".git":
+                    kinds = (each.is_dir(follow_symlinks=False), each.is_file(follow_symlinks=False))
+                    found.append((each.name, *kinds))
+        self._left -= len(found)
+        if self._left < 0:
+            raise _Enough(f"Stopped after {ENTRIES_MAX:,} files and folders: this is not all of it")
+        return sorted(found)
+
+    def _search(self, lines: re.Pattern[str], parent: int, name: str, path: str) -> None:
+        data = b""
+        with self._counted():
+            data = read(name, parent)
+        if len(data) > BYTES_MAX:
+            self._large += 1
+        elif data and b"\0" not in data:
+            text = data.decode("utf-8-sig", "replace").replace("\r\n", "\n").removesuffix("\n")
+            for number, line in enumerate(text.split("\n"), start=1):
+                if found := lines.search(line):
+                    self._say(f"{shown(path)}:{number}: {_window(line, found.start())}")
+
+    def _say(self, line: str) -> None:
+        self._chars += len(line) + 1
+        if self._found == FOUND_MAX or self._chars > _OUT_CHARS_MAX:
+            raise _Enough(f"There is more than these {self._found:,}")
+        self._found += 1
+        say(line)
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        """What cannot be read is counted; what went away or became a link meanwhile is just not there."""
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            self._unread += error.errno != errno.ELOOP
+
+
+def read(name: str, parent: int) -> bytes:
+    """The bytes of a file, no more than one over the limit; none if it is no file."""
+    descriptor = os.open(name, _FILE, dir_fd=parent)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return b""
+    with open(descriptor, "rb") as file:  # noqa: PTH123  (a descriptor, not a path)
+        return file.read(BYTES_MAX + 1)
+
+
+def shown(path: str) -> str:
+    """The path on one line, in quotes if it holds what cannot be seen."""
+    unseen = any(unicodedata.category(each) in _UNSEEN for each in path)
+    return json.dumps(path) if unseen or path.startswith('"') else path
+
+
+def _window(line: str, at: int) -> str:
+    """The part of a line around what was found, and nothing that would begin another one."""
+    first = max(0, at - _BEFORE_CHARS) if len(line) > _LINE_CHARS_MAX else 0
+    part = line[first : first + _LINE_CHARS_MAX]
+    part = f"{'[...]' * (first > 0)}{part}{'[...]' * (len(line) > first + len(part))}"
+    return "".join(
+        "\ufffd" if each != "\t" and unicodedata.category(each) in _BREAKS else each for each in part
+    )
+
+
+def _with_ignores(files: list[Ignores], folder: int, path: str) -> list[Ignores]:
+    try:
+        data = read(".gitignore", folder)
+    except OSError:  # there is none, or it is a link
+        return files
+    here = ignores(data[:BYTES_MAX].decode(errors="surrogateescape"), len(path))
+    return [*files, here] if here else files
+
+
+def _enter(part: str, parent: int, path: str) -> int:
+    try:
+        return os.open(part, _FOLDER, dir_fd=parent)
+    except FileNotFoundError:
+        refuse(f"There is no folder {path}.")
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            if stat.S_ISLNK(os.stat(part, dir_fd=parent, follow_symlinks=False).st_mode):
+                refuse(f"{path} is a link, and links are not followed.")
+        refuse(f"{path} cannot be looked into: {error.strerror}.")
+
+
+def say(line: str) -> None:
+    """Print it, at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def refuse(sentence: str) -> NoReturn:
+    """End with a sentence instead of a result."""
+    say(sentence)
+    sys.exit(REFUSED)
+
+
+def main() -> None:
+    """Do what the request says, and be ended by the kernel if it takes longer than that."""
+    asked: dict[str, Any] = json.load(sys.stdin)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, asked["seconds"])
+    with contextlib.suppress(ValueError, OSError):  # not every system has this limit
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_MAX, _MEMORY_MAX))
+    try:
+        lines = None if asked["lines"] is None else re.compile(asked["lines"])
+        glob = re.compile("|".join(glob_to_regex(each) for each in asked["globs"]))
+        Search(glob, lines).run(asked["folder"], asked["parts"])
+    except re.error as error:
+        refuse(
+            f"This is no regular expression: {error}. With plain set, the words themselves are looked for."
+        )
+    except (MemoryError, RecursionError, OverflowError):
+        refuse("The pattern needs too much memory.")
+    except OSError as error:
+        refuse(f"The conversation's folder cannot be looked into: {error.strerror}.")
+
+
+if __name__ == "__main__":
+    main()
