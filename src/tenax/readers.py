@@ -10,22 +10,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from asyncio import wrap_future
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final
 
 from tenax.agent.review import ReadOnly, review
 from tenax.agent.tour import TOUR
 from tenax.config import Config
-from tenax.errors import FactChanged, Gone, InvalidInput, NoSuchConversation, TenaxError
+from tenax.errors import (
+    FactChanged,
+    Gone,
+    InvalidInput,
+    NoSuchConversation,
+    StoreDamaged,
+    StoreUnavailable,
+    TenaxError,
+)
 from tenax.events import TEMPORARY, ModelUsed, RunStarted
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Behind, Lease, Reader
 from tenax.lifecycle import Reason, SessionLifecycle
 from tenax.memory import Loaded, MemoryManager, find_plugins, load_plugin
+from tenax.memory.base import BUILT_IN
 from tenax.memory.follow import Follower
 from tenax.memory.keep import Memory
+from tenax.memory.manager import Seat
 from tenax.models.base import Model
 from tenax.sessions import SessionDB
 from tenax.tools import Tool
@@ -50,6 +61,8 @@ _REVIEWS_MAX: Final = 3
 _READY_SECONDS: Final = 5.0
 _STUCK_SECONDS: Final = 0.5
 _LOOK_AGAIN: Final = 0.02
+_MARK: Final = "mark"
+_NAME: Final = re.compile(r"\w[\w.-]{0,63}")
 _REVIEWED: Final = Reader("memory:review", "turns", "now")
 _IDLE: Final = Reader("memory:idle", "turns", "now")
 Asked = Callable[[str], Awaitable[Model | None]]
@@ -83,6 +96,7 @@ class Readers:
         self._changed = changed
         self._manager: MemoryManager | None = None
         self._followers: list[Follower] = []
+        self._schemas: list[dict[str, Any]] = []
         self._lifecycle = SessionLifecycle(SessionDB(journal=journal.journal))
         self._owner = _Owner(config.profile)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -93,14 +107,15 @@ class Readers:
         if self._config.memory_providers:
             self.memory.ready.clear()
             self._begin(self._load(), "memory providers")
-        if reviews and self._config.memory_review:
+        if reviews:  # whether anything is looked over is asked each time: it can be turned on and off
             with contextlib.suppress(TenaxError):
                 await self._journal.behind(_REVIEWED, limit=1)
             self._begin(self._review_all(), "memory review")
 
     def tools(self, taken: set[str]) -> list[Tool[Any]]:
         """What the providers offer to the model."""
-        return provided(self._manager, taken) if self._manager is not None else []
+        manager = self._manager
+        return [] if manager is None else provided(manager, self._schemas, self._stretch, taken)
 
     def answered(self, conversation: str) -> None:
         """A turn is finished, and stored. It is marked, and committed nowhere near here."""
@@ -108,18 +123,18 @@ class Readers:
         for each in self._followers:
             each.wake()
         if self._followers:
-            self._begin(self._mark(conversation), f"mark {conversation}")
+            self._begin(self._mark(conversation), f"{_MARK} {conversation}")
 
     async def left(self, conversation: str, reason: Reason) -> None:
         """A boundary: what is owed there becomes due. Quick, and nothing where nothing is owed."""
         if await self._is_unremembered(conversation) or not self._followers:
             return
-        stretch = (await self._journal.head(conversation)).stretch
-        await self._commit(stretch, reason)
+        await self._commit(await self._stretch(conversation), reason)
 
     async def compacted(self, parent: str) -> None:
         """A stretch ended with a summary."""
-        if self._followers:
+        stretch = await self._journal.stretch(parent) if self._followers else None
+        if stretch is not None and not await self._is_unremembered(stretch.conversation):
             await self._commit(parent, "compacted")
 
     async def must_keep(self, messages: list[dict[str, Any]]) -> str:
@@ -143,11 +158,15 @@ class Readers:
 
     async def close(self, seconds: float) -> None:
         """What is owed becomes due, the lines get a moment to go on, and whatever does not end is left to the next start."""
-        for task in list(self._tasks):
-            task.cancel()
+        part = seconds / 3
+        if marks := {task for task in self._tasks if task.get_name().startswith(_MARK)}:
+            await asyncio.wait(marks, timeout=min(part, _STUCK_SECONDS))
+        if tasks := set(self._tasks):
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=min(part, _STUCK_SECONDS))
         if self._manager is None:
             return
-        part = seconds / 3
         with contextlib.suppress(TimeoutError, TenaxError):
             async with asyncio.timeout(part):
                 await self._journal.apart(partial(self._lifecycle.drain_all_on_shutdown, part))
@@ -175,6 +194,14 @@ class Readers:
 
     async def _load(self) -> None:
         """Load the providers that are named. One that cannot be used is told of in the status, and holds nobody up."""
+        try:
+            await self._load_all()
+        finally:
+            self.memory.ready.set()
+        with contextlib.suppress(TenaxError):
+            await self.settle()
+
+    async def _load_all(self) -> None:
         folder = self._config.places.data / "plugins"
         plugins = {each.name: each for each in find_plugins(folder)}
         manager, problems = MemoryManager(), []
@@ -185,14 +212,17 @@ class Readers:
                 loaded = Loaded(name, problem=missing)
             else:
                 loaded = await aside(lambda _deserted, name=name: load_plugin(plugins[name]))  # type: ignore[misc]
-            if loaded.provider is None:
+            seat = Seat(loaded.provider) if loaded.provider is not None else None
+            if seat is not None and (why := _misnamed(seat.name, {each.name for each in followers})):
+                loaded, seat = Loaded(name, problem=why), None
+            if seat is None:
                 problems.append(loaded)
                 log.warning("Memory %s is not used. %s", name, loaded.problem, extra={"action": "no_memory"})
                 continue
             followers.append(
                 Follower(
                     self._journal,
-                    manager.add_provider(loaded.provider),
+                    manager.seat(seat),
                     owner=self._owner.memory_owner,
                     leave_out=UNREMEMBERED,
                     home=str(self._config.places.data),
@@ -200,20 +230,23 @@ class Readers:
                 )
             )
         if followers:
+            with contextlib.suppress(StoreUnavailable):  # from here on they are owed what is said
+                await self._journal.behind(_IDLE, limit=1)
+                await asyncio.gather(*(each.standing() for each in followers))
             await self._get_ready(followers)
-            await aside(lambda _deserted: manager.tool_schemas())
+            self._schemas = await aside(lambda _deserted: manager.tool_schemas())
             self._manager, self._followers = manager, followers
             for each in followers:
                 each.start()
         self.memory.use(self._manager, followers, problems)
         self._changed()
-        with contextlib.suppress(TenaxError):
-            await self.settle()
 
     async def _get_ready(self, followers: Sequence[Follower]) -> None:
         """Let them begin now, while nobody waits, and give them a moment for it."""
-        newest = await self._journal.conversations(limit=1)
-        session = (newest[0].stretch if newest else None) or ""
+        session = ""
+        with contextlib.suppress(StoreUnavailable):
+            newest = await self._journal.conversations(limit=1)
+            session = (newest[0].stretch if newest else None) or ""
         calls = [wrap_future(call) for each in followers if (call := each.ready(session)) is not None]
         if calls:
             await asyncio.wait(calls, timeout=_READY_SECONDS)
@@ -226,17 +259,17 @@ class Readers:
             idle = (
                 await self._journal.summary(name)
             ).updated_at < self._journal.clock.now_us() - IDLE_SECONDS * 1e6
-            if not idle and await self._ran_in(name) in {None, *alive}:
+            owed = await self._journal.owed(name)
+            if owed and not idle and await self._ran_in(name, owed) in {None, *alive}:
                 return
             await self.left(name, "idle" if idle else "shutdown")
             await self._journal.advance(_IDLE, name, each.to, was=each.at, lease=lease)
-        except (Gone, NoSuchConversation):
-            log.info("%s is gone; nothing is owed there.", name)
+        except (Gone, NoSuchConversation, StoreDamaged) as error:  # it holds up no other
+            log.info("What %s owes is not known: %s", name, error)
 
-    async def _ran_in(self, conversation: str) -> str | None:
-        """The process in which the last run was; None where that is not known."""
-        head = await self._journal.head(conversation)
-        ended = await self._journal.fact(conversation, head.turns)
+    async def _ran_in(self, conversation: str, seq: int) -> str | None:
+        """The process of the run that finished there; None where that is not known."""
+        ended = await self._journal.fact(conversation, seq)
         run = await self._journal.run(conversation, ended.run) if ended is not None and ended.run else None
         began = (
             await self._journal.fact(conversation, run.started) if run is not None and run.started else None
@@ -246,14 +279,16 @@ class Readers:
     async def _mark(self, conversation: str) -> None:
         with contextlib.suppress(TenaxError):  # the store has it; this is for the end of the process
             if not await self._is_unremembered(conversation):
-                stretch = (await self._journal.head(conversation)).stretch
-                self._lifecycle.mark_turn_completed(stretch, self._owner)
+                self._lifecycle.mark_turn_completed(await self._stretch(conversation), self._owner)
 
     async def _commit(self, stretch: str | None, reason: Reason) -> None:
         commit = partial(
             self._lifecycle.commit_session_memory, stretch, self._owner, wait=True, reason=reason
         )
         await self._journal.apart(commit)
+
+    async def _stretch(self, conversation: str) -> str:
+        return (await self._journal.head(conversation)).stretch or ""
 
     async def _is_unremembered(self, conversation: str) -> bool:
         return (await self._journal.summary(conversation)).source in UNREMEMBERED
@@ -293,18 +328,22 @@ class Readers:
             return
         try:
             for each in await self._journal.behind(_REVIEWED):
-                updated_at = (await self._journal.summary(each.conversation)).updated_at
-                if self._journal.clock.now_us() - updated_at < QUIET_SECONDS * 1e6:
-                    self._turned.set()
-                    continue
                 lease = await self._journal.renew(lease)
-                await self._look_over(each, updated_at, lease)
+                try:
+                    await self._look_over(each, lease)
+                except (Gone, NoSuchConversation, StoreDamaged) as error:  # it holds up no other
+                    log.info("%s is not looked over: %s", each.conversation, error)
         finally:
             await self._journal.release(lease)
 
-    async def _look_over(self, each: Behind, updated_at: int, lease: Lease) -> None:
-        stale = self._journal.clock.now_us() - updated_at > _STALE_US
-        model = None if stale else await self._asked(each.conversation)
+    async def _look_over(self, each: Behind, lease: Lease) -> None:
+        summary = await self._journal.summary(each.conversation)
+        age_us = self._journal.clock.now_us() - summary.updated_at
+        if age_us < QUIET_SECONDS * 1e6:
+            self._turned.set()
+            return
+        left_out = age_us > _STALE_US or summary.source in UNREMEMBERED
+        model = None if left_out else await self._asked(each.conversation)
         if model is not None and not await self._reviewed(each, model) and each.tries < _REVIEWS_MAX:
             await self._journal.defer(
                 _REVIEWED, each.conversation, seconds=60.0, error="The model did not answer.", lease=lease
@@ -337,3 +376,10 @@ class Readers:
             except (FactChanged, InvalidInput) as error:
                 log.info("A proposal was left out: %s", error, extra={"action": "proposal_refused"})
         return found.answered
+
+
+def _misnamed(name: str, taken: Collection[str]) -> str:
+    """Why a provider of this name cannot be used, or "". The built-in memory is called in place: no other passes for it."""
+    if name in {BUILT_IN, *taken}:
+        return f"Another memory is called {name} too."
+    return "" if _NAME.fullmatch(name) else "It has no name of letters, digits, and . _ - between them."

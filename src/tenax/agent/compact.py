@@ -380,7 +380,8 @@ class Compactor:
     ) -> str | Aborted:
         same: dict[str, Any] = {"messages": [], "session_id": ""}
         plain = _fitting(covered, room - len(agent.prompt + INSTRUCTION) // 4)
-        messages = [*plain, Message("user", (Text(INSTRUCTION + await self._also(plain)),))]
+        also = await self._also(plain) if agent.memory is not None else ""
+        messages = [*plain, Message("user", (Text(INSTRUCTION + also),))]
         body = model.body(agent.prompt, [], [model.message(each) for each in messages], {})
         answer: Answer | Failure | None = None
         said, renewed_at = 0, journal.clock.monotonic()

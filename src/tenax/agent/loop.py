@@ -56,6 +56,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _WATCH_PAUSE = 0.03
+_SHARED = ":shared"
+"""Ends a signature where several people write: what the prompt remembered before is not for all of them."""
 RENDERER = 1
 """Moves when the same events would be rendered to other bytes."""
 Ended = Literal["completed", "failed", "cancelled", "parked", "lost"]
@@ -99,6 +101,8 @@ class Agent:
     settings: dict[str, Any] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     memory: Remembers | None = None
+    instructions: Callable[[], str] | None = None
+    """What files want it to know. It is read when a stretch begins, and reads from a disk."""
 
     @cached_property
     def signature(self) -> str:
@@ -338,10 +342,14 @@ class Run:
     async def _open_epoch(self) -> None:
         """Say what requests begin with, if that is another than it was."""
         opened, specs = self.history.context.opened, self.agent.gate.specs()
-        settings = {**self.agent.settings, "signature": self.agent.signature}
+        shared = self.agent.memory is not None and await self._while_away(
+            partial(self.journal.shared, self.conversation)
+        )
+        settings = {**self.agent.settings, "signature": self.agent.signature + _SHARED * shared}
         if opened is not None and opened.settings == settings and opened.model == self.model.name:
             return
-        memory = opened.memory if opened is not None else await self._remembered()
+        stays = opened is not None and (not shared or str(opened.settings.get("signature")).endswith(_SHARED))
+        memory = opened.memory if opened is not None and stays else await self._remembered()
         text = await self._prompt_with(memory)
         prompt = await self._while_away(lambda: self.journal.put_blob(text.encode()))
         tools = await self._while_away(lambda: self.journal.put_blob(msgspec.json.encode(specs)))
@@ -354,12 +362,15 @@ class Run:
         await self._catch_up()
 
     async def _remembered(self) -> Blob | None:
-        """What the prompt says of the memory in this stretch, stored; None where there is nothing to say."""
-        said = ""
+        """What the prompt says in this stretch beside the agent's own words, stored: instruction files, and the memory."""
+        parts = []
+        if self.agent.instructions is not None:
+            parts.append(await self.journal.apart(self.agent.instructions))
         if self.agent.memory is not None:
             with contextlib.suppress(TenaxError):  # a stretch without it is better than none
-                said = await self.agent.memory.block(self.conversation)
-        return Blob(await self._while_away(lambda: self.journal.put_blob(said.encode()))) if said else None
+                parts.append(await self.agent.memory.block(self.conversation))
+        said = "\n\n".join(filter(None, parts)).encode()
+        return Blob(await self._while_away(lambda: self.journal.put_blob(said))) if said else None
 
     async def _prompt_with(self, memory: Blob | None) -> str:
         if memory is None:

@@ -39,9 +39,14 @@ PROFILE_CHARS_MAX: Final = 2000
 NOTES_CHARS_MAX: Final = 2000
 _PROVIDERS_CHARS_MAX: Final = 4000
 _QUERY_CHARS_MAX: Final = 2000
+_RECALLED_CHARS_MAX: Final = 8000
+"""Of what one provider recalls."""
+_ALL: Final = "*"
+"""In place of a conversation: also what is for one of them alone."""
 _INDEXES_MAX: Final = 8
 _LOADED_SECONDS: Final = 15.0
 By = Literal["person", "model", "review", "import"]
+_Index = tuple[Recall, dict[str, Fact]]
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -86,7 +91,7 @@ class Memory:
         self.ready = asyncio.Event()
         """Set unless providers are being loaded."""
         self.ready.set()
-        self._indexes: dict[tuple[int, str], tuple[Recall, dict[str, Fact]]] = {}
+        self._indexes: dict[tuple[int, str], asyncio.Task[_Index]] = {}
 
     def use(
         self, manager: MemoryManager | None, followers: Sequence[Follower], problems: Sequence[Plugged]
@@ -103,7 +108,7 @@ class Memory:
 
     async def search(self, words: str, limit: int = 20) -> list[Fact]:
         """Facts with these words in them, and then those that are about them."""
-        recall, standing = await self._index(None)
+        recall, standing = await self._index(_ALL)
         wanted = words.casefold().split()
         found = {
             each.id: each
@@ -132,7 +137,12 @@ class Memory:
         recall, standing = await self._index(conversation)
         same = recall.same(text)
         if same is not None and (replaces is None or same != replaces[0]):
-            return standing[same], False
+            fact = standing[same]
+            again = key is not None and (fact.version, fact.by, fact.conversation, fact.seq) == (
+                1, by, conversation, seq)  # fmt: skip
+            if again:  # the same call, before a crash: it may not be told yet
+                await self._tell(fact)
+            return fact, again
         fact = await self._journal.apart(
             lambda: self._facts.add(
                 text, about=about, by=by, conversation=conversation, seq=seq, replaces=replaces, key=key
@@ -185,11 +195,15 @@ class Memory:
             (each for each in await self.versions(id) if each.version == was), None
         )  # before it is taken back: an undo may take the row away
         fact = await self._journal.apart(lambda: self._facts.undo(id, was=was))
-        told = await self._told(undone) if undone is not None else None
-        if told is not None:
-            event = MemoryNoted(id, fact.version, "undone", by="person", of=told.seq)
-            await self._journal.append(told.conversation, [event])
-        self._hear("undo", fact)
+        try:
+            told = await self._told(undone) if undone is not None else None
+            if told is not None:
+                event = MemoryNoted(id, fact.version, "undone", by="person", of=told.seq)
+                await self._journal.append(told.conversation, [event])
+        except TenaxError as error:
+            log.warning("An undo of the memory is not told: %s", error, extra={"action": "memory_untold"})
+        back = undone is not None and undone.state == "removed"
+        self._hear("remove" if fact.state == "removed" else "add" if back else "replace", fact)
         return fact
 
     async def export(self) -> str:
@@ -199,7 +213,8 @@ class Memory:
     async def load(self, markdown: str) -> Loaded:
         """Take in what a file says. What it does not mention stays; what changed here meanwhile is refused, and said."""
         entries = read(markdown)
-        recall, standing = await self._index(None)
+        recall, _ = await self._index(None)
+        _, standing = await self._index(_ALL)
         doubles = Recall((str(n), each.text) for n, each in enumerate(entries))
         added = changed = known = 0
         refused: list[str] = []
@@ -259,11 +274,30 @@ class Memory:
         recall, usable = await self._index(conversation)
         return [usable[each.id] for each in recall.find(words, limit)]
 
+    async def forget_in(
+        self,
+        conversation: str,
+        id: str,  # noqa: A002
+        *,
+        by: By,
+        place: tuple[str, int],
+        key: str,
+    ) -> Fact:
+        """Forget a fact that may be used there; one that this very call forgot before a crash is found by its key."""
+        _, usable = await self._index(conversation)
+        was = usable[id].version if id in usable else 0
+        try:
+            return await self.remove(id, was=was, by=by, place=place, key=key)
+        except FactChanged as error:
+            if was:
+                raise
+            raise _none(id) from error
+
     async def known_in(self, conversation: str, id: str) -> Fact:  # noqa: A002
         """A fact that may be used there."""
         _, usable = await self._index(conversation)
         if id not in usable:
-            raise InvalidInput(f"There is no fact {id}.", hint="search for it first")
+            raise _none(id)
         return usable[id]
 
     async def source(self, conversation: str, before: int) -> int:
@@ -279,8 +313,8 @@ class Memory:
             for about, (title, room) in _TITLES.items()
             if (lines := _fitting(standing.values(), about, room))
         ]
-        if self._manager is not None:
-            manager = self._manager
+        manager = self._manager
+        if manager is not None and not await self._journal.shared(conversation):
             said.append((await self._journal.apart(manager.system_prompt))[:_PROVIDERS_CHARS_MAX])
         return "\n\n".join(each for each in said if each)
 
@@ -292,7 +326,7 @@ class Memory:
         texts: dict[str, str] = {}
         missed: list[str] = []
         facts: list[str] = []
-        asked = asyncio.create_task(self._ask_providers(query, turn, session))
+        asked = asyncio.create_task(self._ask_providers(conversation, query, turn, session))
         try:
             async with asyncio.timeout(RECALL_SECONDS):
                 recall, standing = await self._index(conversation)
@@ -301,40 +335,53 @@ class Memory:
             missed.append(BUILT_IN)
         if facts:
             texts[BUILT_IN] = "\n".join(f"- {standing[each].text}" for each in facts)
-        given, late = await asked
-        texts.update(given)
+        try:
+            given, late = await asked
+        except StoreUnavailable:
+            given, late = {}, []
+        texts.update({name: text[:_RECALLED_CHARS_MAX] for name, text in given.items()})
         missed += late
         return MemoryRecalled(texts, missed, facts) if texts or missed else None
 
-    async def _ask_providers(self, query: str, turn: int, session: str) -> tuple[dict[str, str], list[str]]:
-        if self._manager is None:
-            return {}, []
+    async def _ask_providers(
+        self, conversation: str, query: str, turn: int, session: str
+    ) -> tuple[dict[str, str], list[str]]:
+        """What providers know. Where several people write nobody could say which of it is for all of them."""
         manager = self._manager
+        if manager is None:
+            return {}, []
         manager.notify_all("on_turn_start", turn, query)
+        if await self._journal.shared(conversation):
+            return {}, []
         found = await self._journal.apart(lambda: manager.recall(query, session_id=session))
         return found.texts, list(found.missed)
 
-    async def _index(self, conversation: str | None) -> tuple[Recall, dict[str, Fact]]:
-        """The facts that may be used there, ready to be searched. Built once for each state of the memory."""
+    async def _index(self, conversation: str | None) -> _Index:
+        """The facts that may be used there, ready to be searched. Built once for each state of the memory.
+
+        Building goes on when whoever waits for it gives up: the next one finds it.
+        """
         revision = await self._journal.apart(self._facts.revision)
-        shared = conversation is not None and await self._journal.shared(conversation)
-        key = (revision, conversation if shared and conversation else "")
+        place = conversation
+        if place not in {None, _ALL} and not await self._journal.shared(place or ""):
+            place = None
+        key = (revision, place or "")
         found = self._indexes.get(key)
-        if found is None:
-            usable = await self._journal.apart(
-                lambda: (
-                    self._facts.usable(conversation)
-                    if conversation is not None
-                    else [each for each in self._facts.standing() if each.scope is None]
-                )
-            )
-            found = await self._journal.apart(
-                lambda: (Recall((each.id, each.text) for each in usable), {each.id: each for each in usable})
-            )
+        if found is None or (found.done() and (found.cancelled() or found.exception())):
             if len(self._indexes) >= _INDEXES_MAX or any(each[0] != revision for each in self._indexes):
                 self._indexes.clear()
-            self._indexes[key] = found
-        return found
+            found = self._indexes[key] = asyncio.create_task(self._built(place), name="memory index")
+            found.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait
+        return await asyncio.shield(found)
+
+    async def _built(self, place: str | None) -> _Index:
+        def work() -> _Index:
+            everywhere = place is None or place == _ALL
+            facts = self._facts.standing() if everywhere else self._facts.usable(place or "")
+            facts = [each for each in facts if place is not None or each.scope is None]
+            return Recall((each.id, each.text) for each in facts), {each.id: each for each in facts}
+
+        return await self._journal.apart(work)
 
     async def _tell(self, fact: Fact) -> None:
         """Say it in the conversation it comes from, and to the providers."""
@@ -342,7 +389,7 @@ class Memory:
             await self._told(fact)
         except TenaxError as error:
             log.warning("A change of the memory is not told: %s", error, extra={"action": "memory_untold"})
-        self._hear(_action(fact), fact)
+        self._hear(_HEARD[_action(fact)], fact)
 
     async def _told(self, fact: Fact) -> Recorded | None:
         """The line in the conversation that tells of this version, stored once. None: the person did it themselves."""
@@ -364,6 +411,14 @@ _TITLES: Final[dict[About, tuple[str, int]]] = {
     "profile": ("What the person told about themselves:", PROFILE_CHARS_MAX),
     "note": ("Notes from earlier conversations:", NOTES_CHARS_MAX),
 }
+
+
+_HEARD: Final = {"added": "add", "replaced": "replace", "removed": "remove"}
+"""What providers of this field call it."""
+
+
+def _none(id: str) -> InvalidInput:  # noqa: A002
+    return InvalidInput(f"There is no fact {id}.", hint="search for it first")
 
 
 def _fitting(facts: Iterable[Fact], about: About, room: int) -> str:

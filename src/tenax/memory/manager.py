@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 CALLS_MAX = 1000  # told to one provider and not yet done
 QUESTIONS_MAX = 8
+TEXT_CHARS_MAX = 100_000  # of one answer
 RECALL_SECONDS = 0.25
 TOOL_SECONDS = 30.0
 SHUTDOWN_SECONDS = 5.0
@@ -122,7 +123,7 @@ class Seat:
         self._misses = 0
         found = asked.result()
         if found is _FAILED or isinstance(found, kind):
-            return None if found is _FAILED else found
+            return None if found is _FAILED else _text(found) if isinstance(found, str) else found
         self._fail(f"It gave {type(found).__name__} where {kind.__name__} was asked for")
         return None
 
@@ -187,7 +188,10 @@ class MemoryManager:
 
     def add_provider(self, provider: MemoryProvider) -> Seat:
         """From now on it is told what happens. Nothing of it is called here but its name."""
-        seat = Seat(provider)
+        return self.seat(Seat(provider))
+
+    def seat(self, seat: Seat) -> Seat:
+        """The same, where the seat is there already."""
         with self._lock:
             self._seats = (*self._seats, seat)
         return seat
@@ -318,6 +322,11 @@ def _shutdown(seat: Seat) -> Callable[[], Any]:
 
 def _joined(found: list[tuple[Seat, Any]]) -> str:
     return "\n\n".join(text.strip() for _, text in found if text is not None and text.strip())
+
+
+def _text(words: str) -> str:
+    """What can be stored and sent of somebody's words."""
+    return words[:TEXT_CHARS_MAX].encode("utf-8", "replace").decode()
 
 
 def _copied(value: Any) -> Any:  # noqa: ANN401

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -16,9 +18,13 @@ from tenax.tools.base import Call, Tool, aside
 
 __all__ = ["Provided", "UseMemory", "UseMemoryArgs", "provided"]
 
+log = logging.getLogger(__name__)
+
 _SECONDS = 10.0
 _FOUND_MAX = 10
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+Session = Callable[[str], Awaitable[str]]
+"""The stretch of a conversation that is open: what providers call a session."""
 
 
 class UseMemoryArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,11 +82,12 @@ class UseMemory(Tool[UseMemoryArgs]):
         if args.action == "add":
             fact, new = await self._memory.add(args.text, about=args.about, **how)
             return f"{'Remembered' if new else 'That is remembered already'}: {_line(fact)}"
+        if args.action == "remove":
+            return f"Forgotten: {(await self._memory.forget_in(call.conversation, args.fact, **how)).text}"
         known = await self._memory.known_in(call.conversation, args.fact)
-        if args.action == "replace":
-            return f"Changed: {_line(await self._memory.change(known.id, was=known.version, text=args.text, **how))}"
-        await self._memory.remove(known.id, was=known.version, **how)
-        return f"Forgotten: {known.text}"
+        return (
+            f"Changed: {_line(await self._memory.change(known.id, was=known.version, text=args.text, **how))}"
+        )
 
 
 class Provided(Tool[Any]):
@@ -91,31 +98,47 @@ class Provided(Tool[Any]):
     seconds = 35.0
     asks = False
 
-    def __init__(self, manager: MemoryManager, schema: dict[str, Any]) -> None:
+    def __init__(self, manager: MemoryManager, session: Session, schema: dict[str, Any]) -> None:
         self._manager = manager
+        self._session = session
         self.name = schema["name"]
         self.description = str(schema.get("description", ""))[:2000]
-        parameters = schema.get("parameters")
-        self.schema = parameters if isinstance(parameters, dict) and parameters else {"type": "object"}
+        self.schema = schema.get("parameters") or {"type": "object"}
 
     def touches(self, args: Any, call: Call) -> str:  # noqa: ANN401, ARG002
         return self.name
 
     async def run(self, args: Any, call: Call) -> str:  # noqa: ANN401
+        session = await self._session(call.conversation)
         return await aside(
             lambda _deserted: self._manager.handle_tool_call(
-                self.name, args, session_id=call.conversation, key=call.key
+                self.name, args, session_id=session, key=call.key
             )
         )
 
 
-def provided(manager: MemoryManager, taken: set[str]) -> list[Tool[Any]]:
-    """The tools that providers offer, but for those whose name is taken or no name."""
+def provided(
+    manager: MemoryManager, schemas: list[dict[str, Any]], session: Session, taken: set[str]
+) -> list[Tool[Any]]:
+    """The tools that providers offer, but for those that a model cannot be told of: one such would end every turn."""
+    plain = [each for each in map(_plain, schemas) if each is not None]
     return [
-        Provided(manager, each)
-        for each in manager.tool_schemas()
+        Provided(manager, session, each)
+        for each in plain
         if each["name"] not in taken and _NAME.fullmatch(each["name"])
     ]
+
+
+def _plain(schema: dict[str, Any]) -> dict[str, Any] | None:
+    """The schema as JSON, if it is one of an object."""
+    try:
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
+    except (TypeError, ValueError, RecursionError) as error:
+        log.warning("A memory's tool is left out: %s", error, extra={"action": "no_tool"})
+        return None
+    takes = found.get("parameters") or {"type": "object"}
+    whole = isinstance(takes, dict) and takes.get("type") == "object"
+    return found if whole and isinstance(takes.get("properties", {}), dict) else None
 
 
 def _line(fact: Fact) -> str:
