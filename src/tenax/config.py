@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, cast, get_args
 from urllib.parse import urlsplit
 
 from tenax.errors import ConfigError
+from tenax.rules import Rule, mistake
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 HOST: Final = "127.0.0.1"
@@ -34,7 +35,7 @@ USUAL: Final = {
     "anthropic": ("https://api.anthropic.com", "ANTHROPIC_API_KEY"),
 }
 
-# Every name that the file may hold: at its top, in a section, and in each section [models.NAME].
+# Every name that the file may hold: at its top, in a section, in each section [models.NAME], and in each of [[rules]].
 TOP: Final[Mapping[str, type]] = {"model": str, "fallback": list, "resume": str}
 SECTIONS: Final[Mapping[str, Mapping[str, type]]] = {
     "store": {"url": str},
@@ -54,6 +55,7 @@ MODEL: Final[Mapping[str, type]] = {
     "price_input": float,
     "price_output": float,
 }
+RULE: Final[Mapping[str, type]] = {"verdict": str, "tool": str, "touches": str}
 
 _SHAPES: Final = {
     bool: "true or false: {name} = true",
@@ -143,6 +145,7 @@ class Config:
     tavily: Secret | None = None
     memory_review: bool = True  # a connected model looks over what was said, for what is worth remembering
     memory_providers: tuple[str, ...] = ()  # the plugins that are loaded
+    rules: tuple[Rule, ...] = ()  # as they were when this was read: `settings.Rules` has them as they are
     log: str = "warning"
     locked: Mapping[str, str] = field(default_factory=dict)  # setting -> the variable that set it
 
@@ -190,9 +193,15 @@ def load(env: Mapping[str, str], *, profile: str | None = None) -> Config:
         **_search(settings.get("search", {}), file, env),
         memory_review=memory_review,
         memory_providers=memory_providers,
+        rules=_rules(settings, file),
         log=log,
         locked=locked,
     )
+
+
+def read_rules(file: Path) -> tuple[Rule, ...]:
+    """The rules in this file; none where there is no file."""
+    return _rules(_read(file, must_exist=False), file)
 
 
 def shown(url: str) -> str:
@@ -263,7 +272,13 @@ def _store_url(url: str, where: str, places: Places, env: Mapping[str, str], *, 
 def _tools_folder(given: str | None, places: Places, env: Mapping[str, str], profile: str | None) -> Path:
     """Where tools act. By itself ~/tenax; a TENAX_HOME and a profile have one of their own."""
     if given:
-        return _path(given, env, places.data)
+        folder = _path(given, env, places.data)
+        if any(each.is_relative_to(folder) for each in (places.config, places.data, places.state)):
+            raise ConfigError(
+                f"tools.folder is {folder}, which holds Tenax's own files: its settings, keys and store.",
+                hint="Choose a folder that does not, such as one inside it.",
+            )
+        return folder
     home = Path(env.get("HOME", ""))
     own = profile is not None or env.get("TENAX_HOME") or not home.is_absolute()
     return places.data / "work" if own else home / "tenax"
@@ -318,6 +333,21 @@ def _memory(
         providers = [each.strip() for each in named.split(",") if each.strip()]
         locked["memory.providers"] = "TENAX_MEMORY_PROVIDERS"
     return review, tuple(dict.fromkeys(providers))
+
+
+def _rules(settings: Mapping[str, Any], file: Path) -> tuple[Rule, ...]:
+    """What the person decided for all calls of a kind. A tool that is not there may come: its name is not looked up."""
+    rules = []
+    for n, values in enumerate(settings.get("rules", ()), 1):
+        verdict = values.get("verdict")
+        if verdict not in {"allow", "deny"}:
+            raise ConfigError(f'rules[{n}].verdict in {file} is {verdict!r}; it must be "allow" or "deny".')
+        if "tool" not in values:
+            raise ConfigError(f"rules[{n}] in {file} has no tool.", hint='For all of them write tool = "*".')
+        rules.append(Rule(verdict, values["tool"], values.get("touches", "*")))
+        if said := mistake(rules[-1]):
+            raise ConfigError(f"rules[{n}] in {file} cannot be a rule: its {said}.")
+    return tuple(rules)
 
 
 def _chosen(
@@ -467,8 +497,15 @@ def _check(settings: Mapping[str, Any], file: Path) -> None:
                 raise ConfigError(f"models in {file} are sections: write [models.NAME] on a line of its own.")
             for label, values in value.items():
                 _check_section(f"models.{label}", values, MODEL, file)
+        elif name == "rules":
+            if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+                raise ConfigError(
+                    f"rules in {file} are a list: write [[rules]] on a line of its own for each."
+                )
+            for n, values in enumerate(value, 1):
+                _check_section(f"rules[{n}]", values, RULE, file)
         else:
-            raise _unknown(name, [*TOP, *SECTIONS, "models"], file)
+            raise _unknown(name, [*TOP, *SECTIONS, "models", "rules"], file)
 
 
 def _check_section(section: str, values: object, known: Mapping[str, type], file: Path) -> None:

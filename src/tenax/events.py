@@ -232,8 +232,8 @@ class ContentErased(Event, frozen=True):
 class ContextOpened(Event, frozen=True):
     """An epoch begins: requests grow at their end only, until the next one.
 
-    `prompt` and `tools` are blobs, and so is `memory`, the part of the prompt that says what is remembered: it is the same as
-    long as the stretch lasts. Tool results up to `trimmed_to` are shortened, because the context was too long.
+    `prompt` and `tools` are blobs, and so is `memory`, the part of the prompt that says what is remembered and what instruction
+    files say: it is the same as long as the stretch lasts. Tool results up to `trimmed_to` are shortened, because the context was too long.
     """
 
     kind: ClassVar[str] = "context.opened"
@@ -400,15 +400,16 @@ class ApprovalAsked(Event, frozen=True):
 
 
 class ApprovalAnswered(Event, frozen=True):
-    """The answer to an approval. It is good for one call."""
+    """The answer to an approval. It is good for one call; `always` made a rule of `pattern` for later ones."""
 
     kind: ClassVar[str] = "approval.answered"
     person: ClassVar[bool] = True
     message: int
     call: str
-    answer: Literal["once", "conversation", "no"]
+    answer: Literal["once", "conversation", "always", "no"]
     by: str = ""
     why: str = ""
+    pattern: str = ""
 
 
 class ToolStarted(Event, frozen=True):

@@ -22,6 +22,7 @@ from tenax import journal as journals
 from tenax.agent.compact import Compactor, Outcome, used
 from tenax.agent.held import Held
 from tenax.agent.history import History, context_at
+from tenax.agent.instructions import instructions
 from tenax.agent.loop import Agent, Limits, Rendered
 from tenax.agent.prompt import PROMPT
 from tenax.agent.titles import give_title
@@ -37,6 +38,7 @@ from tenax.errors import (
 from tenax.events import (
     TEMPORARY,
     ApprovalAnswered,
+    ApprovalAsked,
     ConversationArchived,
     ConversationOpened,
     ConversationPinned,
@@ -56,16 +58,28 @@ from tenax.models import Model, ToolSpec, connect
 from tenax.parts import Part, Text
 from tenax.readers import UNREMEMBERED, Readers
 from tenax.recovery import mend, open_rows
+from tenax.rules import Rule, exactly, proposals
 from tenax.runner import RESUME_SECONDS, Lanes, Policy
 from tenax.sessions import SessionDB
-from tenax.settings import choose_model
-from tenax.tools import EditFile, FetchPage, FindFiles, Gate, ReadFile, SearchFiles, Tool, WriteFile
+from tenax.settings import Rules, add_rule, choose_model, remove_rule
+from tenax.tools import (
+    Asks,
+    Call,
+    EditFile,
+    FetchPage,
+    FindFiles,
+    Gate,
+    ReadFile,
+    SearchFiles,
+    Tool,
+    WriteFile,
+)
 from tenax.tools.memory import UseMemory
 from tenax.tools.web import Brave, SearchWeb, Searxng, Tavily
 from tenax.views.transcript import Change, Row, Transcript
 from tenax.views.turns import Turns
 
-__all__ = ["How", "Runtime", "Usage", "open_store"]
+__all__ = ["Answer", "How", "Question", "Runtime", "Usage", "open_store"]
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +90,7 @@ _SOURCES_MAX = 10_000
 _FOLDED_AT_ONCE = 5000
 """How many events are folded for a figure, while everybody else waits."""
 How = Literal["queue", "steer", "interrupt", "take over"]
+Answer = Literal["once", "conversation", "always", "no"]
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -90,11 +105,22 @@ class Usage(msgspec.Struct, frozen=True):
     context: int | None
 
 
+class Question(msgspec.Struct, frozen=True):
+    """An approval that waits, and what may be answered besides once and no."""
+
+    message: int
+    call: str
+    conversation: bool
+    """It may be allowed for this conversation."""
+    always: list[str]
+    """Patterns of rules that would allow it for good. Empty where it asks every time, or for who makes no rules here."""
+
+
 class Runtime:
     """One user's conversations, answered here. Use it as `async with Runtime(config) as runtime`.
 
     One that `serves` goes on with whatever other processes leave; otherwise it answers what is submitted to it, and ends.
-    `asks` is whether somebody can be asked for an approval.
+    `asks` is whether somebody can be asked for an approval, `context_files` whether instruction files are read.
     """
 
     def __init__(
@@ -108,6 +134,7 @@ class Runtime:
         serves: bool = True,
         limits: Limits | None = None,
         on_held: Callable[[str, int], None] | None = None,
+        context_files: bool = True,
     ) -> None:
         self._config = config
         self._owns = journal is None
@@ -119,9 +146,15 @@ class Runtime:
         self._limits = limits or Limits(
             dollars_conversation=config.budget_conversation, dollars_day=config.budget_day
         )
+        self._instructions: Callable[[], str] | None = (
+            partial(instructions, config.tools_folder, config.places.config / "AGENTS.md", Path.home())
+            if context_files
+            else None
+        )
         self._lives = Lives(self.journal)
         self.list = LiveList(self.journal)
         self._held = Held(self.journal, config.places.data / "spool", self._on_held(on_held))
+        self._rules = Rules(config, allows=self._owner)
         self._agent: Agent | None = None
         self._apart: dict[str, Agent] = {}
         """Who answers where nothing is remembered, by the source of the conversation."""
@@ -262,6 +295,33 @@ class Runtime:
             choose_model(self._config, label)
             await self.configure(replace(self._config, model=label))
 
+    @property
+    def _owner(self) -> bool:
+        return self._sync.user == journals.LOCAL_USER
+
+    def _owner_only(self) -> None:
+        if not self._owner:
+            raise Refused("Only the person who runs this Tenax makes its rules.")
+
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules as they stand. What they forbid holds for every user; what they allow only for the local one."""
+        return self._rules()
+
+    async def add_rule(self, rule: Rule) -> None:
+        """Decide this for all calls of a kind, here and in every other process, from the next call on."""
+        self._owner_only()
+        await asyncio.to_thread(add_rule, self._config, rule)
+
+    async def remove_rule(self, rule: Rule) -> None:
+        """Take a rule back."""
+        self._owner_only()
+        await asyncio.to_thread(remove_rule, self._config, rule)
+
+    def rule_for(self, conversation: str, name: str, arguments: str) -> Rule | None:
+        """The narrowest rule that would let a call be made without asking; None where none would, or none is needed."""
+        found = self.agent.gate.weigh(name, arguments, self._call(conversation), allowed=())
+        return found.rule if isinstance(found, Asks) else None
+
     def _is_set_up(self) -> bool:
         return self._models is not None or self._config.model is not None
 
@@ -279,7 +339,12 @@ class Runtime:
             tools: list[Tool[Any]] = [*_tools(self._config), UseMemory(self.memory)]
             tools += self._readers.tools({each.name for each in tools})
             self._agent = Agent(
-                self._connected(), PROMPT, Gate(tools), limits=self._limits, memory=self.memory
+                self._connected(),
+                PROMPT,
+                Gate(tools, self._rules),
+                limits=self._limits,
+                memory=self.memory,
+                instructions=self._instructions,
             )
         return self._agent
 
@@ -296,7 +361,9 @@ class Runtime:
         if agent is None or (source == TEMPORARY and agent.models is not self.agent.models):
             models = (tour_model(),) if source == TOUR else self.agent.models
             tools: list[Tool[Any]] = [ReadFile(), WriteFile()] if source == TOUR else _tools(self._config)
-            agent = Agent(models, PROMPT, Gate(tools), limits=self._limits)
+            rules = Rules(self._config, allows=False) if source == TOUR else self._rules
+            files = None if source == TOUR else self._instructions
+            agent = Agent(models, PROMPT, Gate(tools, rules), limits=self._limits, instructions=files)
             self._apart[source] = agent
         return agent
 
@@ -425,19 +492,60 @@ class Runtime:
         await self.lanes.take_over(conversation)
         self.lanes.wake(conversation)
 
+    async def questions(self, conversation: str) -> list[Question]:
+        """The approvals that wait, and how each can be answered."""
+        run = (await self._history(conversation)).turns.run
+        return [
+            await self._question(conversation, each.asked)
+            for each in (run.waits if run is not None else ())
+            if each.asked is not None
+        ]
+
+    async def _question(self, conversation: str, asked: ApprovalAsked) -> Question:
+        gate = (await self._agent_for(conversation)).gate
+        found = gate.weigh(
+            asked.name, asked.arguments, self._call(conversation, asked.message, asked.call), allowed=()
+        )
+        standing = not isinstance(found, Asks) or found.standing
+        always: list[str] = []
+        if isinstance(found, Asks) and standing and self._owner and self._sources[conversation] != TOUR:
+            always = proposals(asked.touches, paths=found.tool.paths) * (found.touches == asked.touches)
+        return Question(asked.message, asked.call, standing, always)
+
+    def _call(self, conversation: str, message: int = 0, call: str = "") -> Call:
+        return Call(self._sync.user or "", conversation, message, call, self._config.tools_folder)
+
     async def answer(
-        self, conversation: str, message: int, call: str, answer: Literal["once", "conversation", "no"]
+        self, conversation: str, message: int, call: str, answer: Answer, *, pattern: str = ""
     ) -> None:
-        """Answer an approval. Raises InvalidInput where nothing was asked, or it was answered already."""
-        turns = (await self._history(conversation)).turns
-        waits = turns.run.waits if turns.run is not None else []
-        run = turns.run.id if turns.run is not None else None
-        if not any(each.asked and (each.asked.message, each.asked.call) == (message, call) for each in waits):
+        """Answer an approval. Raises InvalidInput where nothing was asked, or it was answered already.
+
+        `always` makes a rule of the pattern first, which has to fit this call. Only the local user can: the rules are
+        those of the person who runs this Tenax.
+        """
+        run = (await self._history(conversation)).turns.run
+        waits = [each.asked for each in run.waits if each.asked is not None] if run is not None else []
+        asked = next((each for each in waits if (each.message, each.call) == (message, call)), None)
+        if run is None or asked is None:
             raise InvalidInput("Nothing was asked there, or it was answered already.")
-        answered = ApprovalAnswered(message, call, answer, by=self._sync.user or "")
+        if answer == "always":
+            await self._allow_always(conversation, asked, pattern)
+        elif answer == "conversation" and not (await self._question(conversation, asked)).conversation:
+            raise Refused("This is asked every time, so it can be allowed once only.")
+        kept = pattern if answer == "always" else ""
+        answered = ApprovalAnswered(message, call, answer, by=self._sync.user or "", pattern=kept)
         once = Dedup(f"approval:{conversation}", f"{message}:{call}")
-        await self.journal.append(conversation, [answered], run=run, dedup=once)
+        await self.journal.append(conversation, [answered], run=run.id, dedup=once)
         self.lanes.wake(conversation)
+
+    async def _allow_always(self, conversation: str, asked: ApprovalAsked, pattern: str) -> None:
+        rule = Rule("allow", exactly(asked.name), pattern)
+        self._owner_only()
+        if not (await self._question(conversation, asked)).always:
+            raise Refused("This cannot be allowed for good.", hint="Allow it once.")
+        if not rule.fits(asked.name, asked.touches):
+            raise InvalidInput(f"The pattern {pattern} does not fit what this call touches: {asked.touches}")
+        await self.add_rule(rule)
 
     async def finished(self, conversation: str, seq: int) -> None:
         """Wait until the input at this seq was answered, or the run that took it ended otherwise or waits."""

@@ -1,19 +1,22 @@
 """Changes to the one TOML file, for the faces that set Tenax up. Its comments and its order stay.
 
 A file is replaced as a whole or not at all: a crash or a full disk leaves the old one. A key goes into `secrets.toml`,
-which nobody else can read from its first moment on; the file itself only ever names it. Whoever changes something here
-loads the configuration again.
+which nobody else can read from its first moment on; the file itself only ever names it. One changes it at a time.
+Whoever changes something here loads the configuration again; only rules are looked up in the file itself (`Rules`).
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import logging
 import os
 import re
 import secrets
+import time
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -21,13 +24,20 @@ from typing import Any, Final
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from tenax.config import Config, Secret
-from tenax.errors import ConfigError
+from tenax.config import Config, Secret, read_rules
+from tenax.errors import ConfigError, InvalidInput
+from tenax.rules import Rule, mistake
 
-__all__ = ["add_model", "choose_model"]
+__all__ = ["Rules", "add_model", "add_rule", "choose_model", "remove_rule", "stamp"]
+
+log = logging.getLogger(__name__)
 
 _NEW_MODE: Final = 0o600
 _NAME_CHARS_MAX: Final = 50
+_TURN_SECONDS: Final = 5.0
+_RULE: Final = re.compile(r"\s*\[\[\s*rules\s*\]\]")
+_HEADER: Final = re.compile(r"\s*\[")
+_NOTHING: Final = re.compile(r"\s*(#.*)?$")
 
 
 def add_model(
@@ -39,6 +49,13 @@ def add_model(
     """
     if choose:
         _refuse_locked(config)
+    with _turn(config.file):
+        return _add_model(config, label, values, key=key, choose=choose)
+
+
+def _add_model(
+    config: Config, label: str, values: Mapping[str, Any], *, key: str | None, choose: bool
+) -> str:
     text, keys = _text(config.file), config.file.with_name("secrets.toml")
     wanted, section = _parsed(text, config.file), dict(values)
     kept = ""
@@ -62,9 +79,118 @@ def choose_model(config: Config, label: str) -> None:
     _refuse_locked(config)
     if label not in config.models:
         raise ConfigError(f"There is no model {label!r}.", hint=f"There are: {', '.join(config.models)}.")
-    text = _text(config.file)
-    known = _parsed(text, config.file) | {"model": label}
-    _write(config.file, _edited(text, known, label, None, config.file))
+    with _turn(config.file):
+        text = _text(config.file)
+        known = _parsed(text, config.file) | {"model": label}
+        _write(config.file, _edited(text, known, label, None, config.file))
+
+
+def add_rule(config: Config, rule: Rule) -> None:
+    """Decide this for all calls of a kind from now on. The same rule again stays one."""
+    if said := mistake(rule):
+        raise InvalidInput(f"This cannot be a rule: its {said}.")
+    with _turn(config.file):
+        text, known = _text(config.file), read_rules(config.file)
+        if rule in known:
+            return
+        values = {"verdict": rule.verdict, "tool": rule.tool, "touches": rule.touches}
+        lines = [f"{name} = {tomlkit.string(value).as_string()}\n" for name, value in values.items()]
+        before = f"{text.rstrip()}\n\n" if text.strip() else ""
+        _write_rules(config.file, text, "".join([before, "[[rules]]\n", *lines]), (*known, rule))
+
+
+def remove_rule(config: Config, rule: Rule) -> None:
+    """Take a rule back. What stands around it in the file stays, comments too."""
+    with _turn(config.file):
+        text, known = _text(config.file), read_rules(config.file)
+        if rule not in known:
+            raise InvalidInput("There is no such rule any more.", hint="Look at the list again.")
+        lines = text.splitlines(keepends=True)
+        starts = [n for n, line in enumerate(lines) if _RULE.match(line)]
+        for n in reversed([n for n, each in enumerate(known) if each == rule and n < len(starts)]):
+            end = next(
+                (at for at in range(starts[n] + 1, len(lines)) if _HEADER.match(lines[at])), len(lines)
+            )
+            while end > starts[n] + 1 and _NOTHING.match(lines[end - 1]):
+                end -= 1
+            del lines[starts[n] : end]
+        _write_rules(config.file, text, "".join(lines), tuple(each for each in known if each != rule))
+
+
+def _write_rules(file: Path, text: str, changed: str, rules: tuple[Rule, ...]) -> None:
+    """Write the text with these rules. It is compared with what it should say: a file is never spoiled."""
+    before = _parsed(text, file)
+    with suppress(tomllib.TOMLDecodeError):
+        after = tomllib.loads(changed)
+        found = tuple(Rule(**each) for each in after.pop("rules", ()))
+        before.pop("rules", None)
+        if (after, found) == (before, rules):
+            _write(file, changed)
+            return
+    raise ConfigError(
+        f"{file} is written in a way that Tenax cannot change without harm.",
+        hint="Change its rules by hand; docs/CONFIGURATION.md says what they hold.",
+    )
+
+
+class Rules:
+    """The rules as the file says them now: it is looked at before each use, so that whoever changes them, they hold at once.
+
+    Without `allows` only what forbids: a rule allows for the person whose file this is, and for nobody else.
+    """
+
+    def __init__(self, config: Config, *, allows: bool = True) -> None:
+        self._file, self._rules, self._allows = config.file, config.rules, allows
+        self._seen: object = None
+
+    def __call__(self) -> tuple[Rule, ...]:
+        if self._seen != (seen := stamp(self._file)):
+            self._seen = seen
+            try:
+                self._rules = read_rules(self._file)
+            except ConfigError as error:
+                log.warning("The rules stay as they were: %s", error, extra={"action": "rules"})
+        return tuple(each for each in self._rules if self._allows or each.verdict == "deny")
+
+
+def stamp(file: Path) -> tuple[int, int]:
+    """Another one whenever the file is another."""
+    try:
+        found = file.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_ino
+
+
+@contextmanager
+def _turn(file: Path) -> Iterator[None]:
+    """Have the file for oneself: two who change it at once, in one process or in two, both have their way."""
+    folder = Path(os.path.realpath(file)).parent
+    try:
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700, parents=True)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigError(
+            f"{file} cannot be written: {error.strerror}.", hint="Nothing in it was changed."
+        ) from error
+    try:
+        until = time.monotonic() + _TURN_SECONDS
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise ConfigError(
+                        f"Somebody else changes {file} all the time.", hint="Try again."
+                    ) from None
+                time.sleep(0.01)
+            except OSError:  # a file system without locks
+                break
+        yield
+    finally:
+        os.close(lock)
 
 
 def _refuse_locked(config: Config) -> None:

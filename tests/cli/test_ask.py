@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -79,6 +80,34 @@ def test_tools_are_told_aside(home: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "[write_file denied]\n" in err
     assert "[read_file failed]\n" in err
     assert not (config_of(os.environ["TENAX_STORE"], home).tools_folder / "a").exists()
+
+
+def test_a_rule_lets_a_tool_do_it_and_its_lack_is_named(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is denied is told with the command that would allow just that; after it, the same question is answered."""
+    calls = [Call("write_file", {"path": "it's [1]*.txt", "content": "b"})]
+    set_up(home, [Reply(words="Hm.", calls=calls), Reply(words=ANSWER)])
+    file = config_of(os.environ["TENAX_STORE"], home).tools_folder / "it's [1]*.txt"
+    for more in ((), ("--json",)):
+        code, _, err = tenax(capsys, *more, "-p", "Go")
+        assert code == 0
+        told = [line for line in err.splitlines() if "No rule allows this. To allow it: " in line]
+        assert len(told) == 1, err
+        assert not file.exists()
+    wanted = shlex.split(told[0].partition("it: ")[2])
+    assert wanted == ["tenax", "rules", "add", "allow", "write_file", "it's [[]1][*].txt"]
+    assert tenax(capsys, *wanted[1:])[0] == 0
+    _, _, err = tenax(capsys, "-p", "Go")
+    assert "[write_file done]\n" in err
+    assert "rule" not in err
+    assert file.exists()
+    file.unlink()
+    assert tenax(capsys, "rules", "add", "deny", "write_file")[0] == 0
+    _, _, err = tenax(capsys, "-p", "Go")
+    assert "[write_file denied]\n" in err
+    assert "To allow it" not in err
+    assert not file.exists()
 
 
 def test_words_come_from_stdin(

@@ -18,8 +18,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tenax.config import load
 from tenax.errors import InvalidInput
 from tenax.models import Call, Reply, Script, Trouble
+from tenax.rules import Rule
 from tenax.runtime import Runtime
 from tests.support.runs import config_of, until
 from tests.support.turns import journal_of, new_conversation, rows_of, set_up
@@ -278,7 +280,7 @@ def test_a_tool_asks_and_is_answered(home: Path, start: Start, answer: str, stat
     )
     talk = start()
     talk.send("write it down")
-    asked = talk.until("Allow write_file notes.txt? y once, c in this conversation, n no")
+    asked = talk.until("Allow write_file notes.txt? y once, c in this conversation, always, n no")
     assert "It touches: notes.txt" in asked
     assert r'Its arguments: {"path":"notes.txt","content":"remember\nthis"}' in asked
     talk.send(answer)
@@ -288,6 +290,38 @@ def test_a_tool_asks_and_is_answered(home: Path, start: Start, answer: str, stat
         assert "Allow" not in talk.until("Again.")
     else:
         talk.until("Allow write_file")
+
+
+def test_always_shows_the_rule_before_it_makes_it(home: Path, start: Start) -> None:
+    """Which patterns there are is told in full first; the rule is listed, is heeded elsewhere, and can be taken back."""
+    write = Call("write_file", {"path": "a[1]/notes.txt", "content": "x"})
+    set_up(
+        home, [Reply(calls=[write]), Reply(words="So be it."), Reply(calls=[write]), Reply(words="Again.")]
+    )
+    talk = start()
+    talk.send("write it down")
+    talk.until("always, n no")
+    talk.send("always")
+    shown = talk.until("always 1 makes that rule")
+    assert " 1  write_file  a[[]1]/notes.txt" in shown
+    assert " 2  write_file  a[[]1]/*" in shown
+    assert load({"TENAX_HOME": str(home)}).rules == ()
+    talk.send("always 3")
+    talk.until("No pattern has the number 3.")
+    talk.send("always 2")
+    talk.until("So be it.")
+    assert load({"TENAX_HOME": str(home)}).rules == (Rule("allow", "write_file", "a[[]1]/*"),)
+    talk.send("/rules")
+    talk.until("1  allow  write_file  a[[]1]/*")
+    talk.send("once more")
+    assert "Allow" not in talk.until("Again.")
+    talk.send("/rules remove 2")
+    talk.until("There is no rule 2.")
+    talk.send("/rules remove 1")
+    talk.until("Taken back: allow write_file a[[]1]/*")
+    assert load({"TENAX_HOME": str(home)}).rules == ()
+    talk.send("/rules all")
+    talk.until("/rules does not know 'all'.")
 
 
 def test_a_question_that_is_answered_elsewhere_goes(home: Path, start: Start) -> None:

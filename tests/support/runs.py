@@ -97,7 +97,7 @@ class Hands(Runtime):
     @property
     def agent(self) -> Agent:
         if self._agent is None:
-            self._agent = Agent(self._connected(), PROMPT, Gate(self.tools), limits=self._limits)
+            self._agent = Agent(self._connected(), PROMPT, Gate(self.tools, self._rules), limits=self._limits)
         return self._agent
 
 

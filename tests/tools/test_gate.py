@@ -444,3 +444,48 @@ async def test_calls_that_never_stop_are_bounded(monkeypatch: pytest.MonkeyPatch
         done = await held.perform(permit(held), approved_arguments=None)
         await asyncio.sleep(0)
     assert len(book.calls) > gate.STUCK_MAX
+
+
+def test_rules_are_looked_up_for_each_call() -> None:
+    """One that is made meanwhile holds for the next call, and one that is taken back no longer."""
+    rules: list[Rule] = []
+    gate = Gate([Book()], lambda: rules)
+    found = []
+    for each in ([], [Rule("allow", "note", "book red")], [Rule("deny", "note"), Rule("allow", "*")], []):
+        rules[:] = each
+        found.append(type(gate.weigh("note", '{"book":"red"}', CALL, allowed=())))
+    assert found == [Asks, Allowed, Refused, Asks]
+
+
+async def test_what_is_forbidden_while_a_call_waits_is_not_done() -> None:
+    """Also where it was allowed, or approved by a person, before."""
+    rules: list[Rule] = []
+    book = Book()
+    gate = Gate([book], lambda: rules)
+    asks = gate.weigh("note", '{"book":"red"}', CALL, allowed=())
+    assert isinstance(asks, Asks)
+    approved = gate.approve(asks, '{"book":"red"}')
+    assert isinstance(approved, Allowed)
+    given = [(permit(gate), None), (approved, '{"book":"red"}')]
+    rules.append(Rule("deny", "note", "book r?d"))
+    for each, arguments in given:
+        done = await gate.perform(each, approved_arguments=arguments)
+        assert done == Done("denied", "A rule forbids note for this: book red")
+    assert book.calls == []
+
+
+class Careful(Book):
+    """Asks every time for one book."""
+
+    def always_asks(self, args: Note) -> bool:
+        return args.book == "black"
+
+
+def test_a_call_that_always_asks_is_allowed_by_nothing_but_a_person() -> None:
+    """No rule and no conversation stands for it; and it can still be forbidden."""
+    gate = Gate([Careful(asks=False)], [Rule("allow", "*"), Rule("deny", "note", "* white")])
+    black = gate.weigh("note", '{"book":"black"}', CALL, allowed={"note"})
+    assert isinstance(black, Asks)
+    assert not black.standing
+    assert isinstance(gate.weigh("note", '{"book":"red"}', CALL, allowed=()), Allowed)
+    assert isinstance(gate.weigh("note", '{"book":"white"}', CALL, allowed={"note"}), Refused)

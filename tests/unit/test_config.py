@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tenax.config import MODEL, SECTIONS, TOP, Config, load, shown
+from tenax.config import MODEL, RULE, SECTIONS, TOP, Config, load, shown
 from tenax.errors import ConfigError
+from tenax.rules import Rule
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_tenax_config_names_the_file(env: dict[str, str], tmp_path: Path) -> Non
         (
             "[kitchen]",
             "sets kitchen",
-            "Known here: budget, fallback, memory, model, models, resume, search, serve, store, tools.",
+            "Known here: budget, fallback, memory, model, models, resume, rules, search, serve, store, tools.",
         ),
         ("[store]\nurll = 1", r"sets store\.urll", "Did you mean store.url?"),
         ('store = "sqlite"', r"write \[store\]", ""),
@@ -330,6 +331,7 @@ def test_a_key_in_the_file_is_refused(env: dict[str, str], key: str) -> None:
     assert "hunter2" not in str(caught.value) + caught.value.hint
 
 
+DENY = '[[rules]]\nverdict = "deny"\ntool = "write_file"\n'
 X = '[models.x]\nurl = "http://h"\nname = "n"\n'
 
 
@@ -362,6 +364,17 @@ X = '[models.x]\nurl = "http://h"\nname = "n"\n'
         ('[memory]\nreview = "false"', r"memory\.review .* must be true or false", ""),
         ("[memory]\nproviders = true", r"memory\.providers .* must be a list of names", ""),
         ("[memory]\nreviews = false", r"sets memory\.reviews", "Did you mean memory.review?"),
+        ('rules = "none"', r"write \[\[rules\]\] on a line of its own", ""),
+        ('rules = ["x"]', r"write \[\[rules\]\] on a line of its own", ""),
+        ('[rules]\ntool = "x"', r"write \[\[rules\]\] on a line of its own", ""),
+        (f'{DENY}[[rules]]\ntool = "x"\n', r"rules\[2\]\.verdict in .* is None; it must be", ""),
+        (f'{DENY}[[rules]]\nverdict = "ask"\n', r'rules\[2\]\.verdict .*"allow" or "deny"', ""),
+        (f'{DENY}[[rules]]\nverdict = "deny"\n', r"rules\[2\] in .* has no tool", 'tool = "*"'),
+        (f"{DENY}touches = 5\n", r"rules\[1\]\.touches .* must be text", ""),
+        (f'{DENY}touchs = "a"\n', r"sets rules\[1\]\.touchs", "Did you mean rules[1].touches?"),
+        (f'{DENY}touches = " "\n', r"rules\[1\] in .* its touches is empty", ""),
+        (f'{DENY}touches = "a\\nb"\n', r"rules\[1\] in .* cannot be seen", ""),
+        ('[[rules]]\nverdict = "allow"\ntool = ""\n', r"rules\[1\] in .* its tool is empty", ""),
     ],
 )
 def test_a_mistake_about_models_is_told(env: dict[str, str], text: str, said: str, hint: str) -> None:
@@ -379,7 +392,7 @@ def test_every_setting_stands_on_its_page() -> None:
     whole = {
         f"{section}.{name}" for section in ("store", "tools", "serve", "memory") for name in SECTIONS[section]
     }
-    names = {*TOP, *MODEL, *SECTIONS["budget"], *whole}
+    names = {*TOP, *MODEL, *RULE, *SECTIONS["budget"], *whole}
     assert {name for name in names if f"`{name}`" not in page} == set()
 
 
@@ -457,3 +470,22 @@ def test_one_service_looks_things_up_in_the_web(env: dict[str, str]) -> None:
         with pytest.raises(ConfigError, match=said) as refused:
             load(env)
         assert "b-1234" not in str(refused.value)
+
+
+def test_rules_are_read_in_their_order(env: dict[str, str]) -> None:
+    """Of any tool, also one that is not there; without a pattern they are about everything that it touches."""
+    assert load(env).rules == ()
+    write(env, f'{DENY}[[rules]]\nverdict = "allow"\ntool = "mcp_*"\ntouches = "a/[[]*"\n')
+    assert load(env).rules == (Rule("deny", "write_file"), Rule("allow", "mcp_*", "a/[[]*"))
+
+
+def test_tools_never_work_on_what_is_tenaxs_own(env: dict[str, str]) -> None:
+    """A folder that holds settings, keys or the store is refused; one beside or inside is not."""
+    write(env, f'[tools]\nfolder = "{load(env).places.data}"')
+    with pytest.raises(ConfigError, match="holds Tenax's own files"):
+        load(env)
+    write(env, '[tools]\nfolder = "/"')
+    with pytest.raises(ConfigError, match="holds Tenax's own files"):
+        load(env)
+    write(env, '[tools]\nfolder = "/srv/work"')
+    assert str(load(env).tools_folder) == "/srv/work"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "CONTRACTS.md").read_text("utf-8").split("## Not due yet")[0]
-ROWS = re.findall(r"^\| (\d\S*|[A-Z]{2}|[JW]\d+) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
+PAGE = (ROOT / "docs" / "CONTRACTS.md").read_text("utf-8")
+ROWS = re.findall(r"^\| (\d\S*|[A-Z]{2}|[JMW]\d+) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
 DUE = {
     *(f"0.{n}" for n in range(1, 7)),
     *(f"0.+{n}" for n in range(1, 5)),
@@ -20,8 +20,11 @@ DUE = {
     *(f"2.+{n}" for n in range(1, 5)),
     *("PC", "EO", "FD", "CV", "CO", "RD"),
     *(f"J{n}" for n in range(1, 19)),
-    *(f"3.{n}" for n in range(1, 6)),
-    *(f"4.{n}" for n in (*range(1, 10), 11, 12, 13, 14, 15)),
+    *(f"3.{n}" for n in range(1, 7)),
+    *(f"3.+{n}" for n in range(1, 4)),
+    *(f"4.{n}" for n in range(1, 17)),
+    "4.+1",
+    *(f"M{n}" for n in range(1, 7)),
     *(f"W{n}" for n in range(1, 9)),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 import pytest
 
 from tenax.config import load
-from tenax.errors import ConfigError
-from tenax.settings import add_model, choose_model
+from tenax.errors import ConfigError, InvalidInput
+from tenax.rules import Rule, exactly, proposals
+from tenax.settings import Rules, add_model, add_rule, choose_model, remove_rule
 
 KEY = "sk-hunter2-hunter2"
 LOCAL = {"api": "openai", "url": "http://127.0.0.1:11434/v1", "name": "qwen3:8b"}
@@ -226,3 +228,130 @@ def test_a_file_that_cannot_be_changed_safely_is_left(env: dict[str, str], text:
         add_model(load(env), "ollama", LOCAL)
     assert "by hand" in caught.value.hint
     assert file.read_text() == text
+
+
+# -- rules --------------------------------------------------------------------------------------------------------
+
+ODD = "a [b]*?/\"c'd\\ é.txt"
+RULED = f"""{WRITTEN}
+# what it must not
+[[rules]]   # mine
+verdict = "deny"
+tool = "write_file"
+touches = "secret/*"
+
+# what it may
+[[rules]]
+verdict = "allow"
+tool = "edit_file"
+touches = "notes/*"
+
+# the very end
+[serve]
+port = 9000
+"""
+
+
+def test_a_rule_is_added_and_taken_back_and_the_file_is_as_before(env: dict[str, str]) -> None:
+    """Whatever characters a name has; the same rule twice is one; what is gone cannot be taken back again."""
+    file = write(env, WRITTEN)
+    rules = [Rule("allow", "write_file", exactly(ODD)), Rule("deny", "*", "x\\y")]
+    for rule in [*rules, *rules]:
+        add_rule(load(env), rule)
+    assert load(env).rules == tuple(rules)
+    assert file.read_text().startswith(WRITTEN)
+    for rule in rules:
+        remove_rule(load(env), rule)
+    assert file.read_text().rstrip() == WRITTEN.rstrip()
+    with pytest.raises(InvalidInput, match="no such rule any more"):
+        remove_rule(load(env), rules[0])
+
+
+def test_comments_around_a_rule_stay(env: dict[str, str]) -> None:
+    """Only the lines of the rule itself go, and no other setting changes."""
+    file = write(env, RULED)
+    remove_rule(load(env), Rule("allow", "edit_file", "notes/*"))
+    for line in ("# what it must not", "[[rules]]   # mine", "# what it may", "# the very end", "[serve]"):
+        assert line in file.read_text()
+    config = load(env)
+    assert (config.rules, config.serve_port) == ((Rule("deny", "write_file", "secret/*"),), 9000)
+    remove_rule(config, config.rules[0])
+    assert (load(env).rules, load(env).serve_port, load(env).model) == ((), 9000, "old")
+    assert "# what it must not" in file.read_text()
+
+
+def test_a_file_that_cannot_be_changed_without_harm_is_left(env: dict[str, str]) -> None:
+    """Rules in one line are read, and not rewritten; words that look like a rule are no rule."""
+    inline = 'rules = [{verdict = "deny", tool = "x"}]\n'
+    file = write(env, inline)
+    assert load(env).rules == (Rule("deny", "x"),)
+    for change in (add_rule, remove_rule):
+        with pytest.raises(ConfigError, match="cannot change without harm") as caught:
+            change(load(env), Rule("deny", "x" if change is remove_rule else "y"))
+        assert "by hand" in caught.value.hint
+    assert file.read_text() == inline
+    tricky = f'[models.x]\nurl = \'http://h\'\nname = """\n[[rules]]\n"""\n{RULED[len(WRITTEN) :]}'
+    write(env, tricky)
+    with pytest.raises(ConfigError, match="cannot change without harm"):
+        remove_rule(load(env), Rule("allow", "edit_file", "notes/*"))
+    assert file.read_text() == tricky
+
+
+@pytest.mark.parametrize("rule", [Rule("allow", ""), Rule("allow", "x", " "), Rule("deny", "x", "a\u202eb")])
+def test_what_can_be_no_rule_is_refused(env: dict[str, str], rule: Rule) -> None:
+    """Nothing is written."""
+    with pytest.raises(InvalidInput, match="cannot be a rule"):
+        add_rule(load(env), rule)
+    assert not (Path(env["TENAX_HOME"]) / "config.toml").exists()
+
+
+def test_two_who_add_at_once_both_have_their_way(env: dict[str, str]) -> None:
+    """No rule is lost: one changes the file at a time."""
+    config = load(env)
+    rules = [Rule("deny", f"tool{n}") for n in range(12)]
+    threads = [threading.Thread(target=add_rule, args=(config, rule)) for rule in rules]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert set(load(env).rules) == set(rules)
+
+
+def test_rules_are_as_the_file_says_now(env: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever changed it. One that is broken changes nothing; for others only what forbids holds."""
+    config = load(env)
+    mine, others = Rules(config), Rules(config, allows=False)
+    assert (mine(), others()) == ((), ())
+    allow, deny = Rule("allow", "x"), Rule("deny", "y")
+    add_rule(config, allow)
+    add_rule(config, deny)
+    assert (mine(), others()) == ((allow, deny), (deny,))
+    file = config.file
+    file.write_text("= 5")
+    assert mine() == (allow, deny)
+    assert "The rules stay as they were" in caplog.text
+    file.unlink()
+    assert mine() == ()
+
+
+@pytest.mark.parametrize("touches", [ODD, "[!a]*", "plain.txt", "]", "a/b/../c"])
+def test_an_exact_pattern_fits_its_text_and_no_other(touches: str) -> None:
+    """Brackets and stars in it are what they are, and stand for nothing else."""
+    rule = Rule("allow", exactly("note"), exactly(touches))
+    assert rule.fits("note", touches)
+    others = [
+        touches + "x",
+        touches.replace("*", "xx"),
+        touches.replace("?", "x"),
+        touches.replace("[b]", "b"),
+    ]
+    assert not any(rule.fits("note", each) for each in others if each != touches)
+
+
+def test_what_is_proposed_for_a_call() -> None:
+    """The very thing; of a file also its folder; nothing where the line hides or is too long to be read."""
+    assert proposals("a[1]/b*/c.txt", paths=True) == ["a[[]1]/b[*]/c.txt", "a[[]1]/b[*]/*"]
+    assert proposals("rm -r a/b", paths=False) == ["rm -r a/b"]
+    assert proposals("top.txt", paths=True) == ["top.txt"]
+    for none in ("", " ", "a\ufffdb", "x" * 5000):
+        assert proposals(none, paths=True) == []

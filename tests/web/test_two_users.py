@@ -91,8 +91,11 @@ def test_one_who_does_not_run_it_changes_no_settings(others: tuple[Page, str]) -
         ("/setup/connect", {**place, "name": "x"}),
         ("/setup/choose", {"label": "main"}),
         ("/tour/plug", {}),
+        ("/rules", {"verdict": "allow", "tool": "*"}),
     ]:
         assert berta.http.post(f"/api{path}", json=body).status_code == 409
     assert berta.http.get("/api/doctor").status_code == 409
+    assert berta.http.get("/api/rules").status_code == 409
+    assert berta.http.delete("/api/rules", params={"verdict": "deny", "tool": "x"}).status_code == 409
     setup = berta.get("/setup")
     assert (setup["user"], setup["offers"], setup["file"]) == ("berta", [], "")

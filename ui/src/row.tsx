@@ -1,12 +1,12 @@
 // One row of the transcript: a message, an answer, a tool's card, or a status of the turn.
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { call, conversationPath, factPath, Problem } from "./api";
 import { dialog } from "./dialogs";
 import { memo } from "./memo";
 import { discard, retry, type Outgoing } from "./outbox";
 import { copy, LONG, LongText, PlainText, Prose } from "./prose";
 import { attempt, follow, type View } from "./state";
-import type { Row } from "./types";
+import type { Question, Row } from "./types";
 import { MARKERS, NOTED, parseArguments, shortTime, toolWords, visible } from "./words";
 
 export const RowView = memo(({ view, id, hit }: { view: View; id: string; hit: boolean }) => {
@@ -266,10 +266,23 @@ const ANSWERS = [
 function Approval({ view, row }: { view: View; row: Row }) {
   const [busy, setBusy] = useState(false);
   const [said, setSaid] = useState("");
-  const answer = async (given: string) => {
+  const [question, setQuestion] = useState<Question | null>(null);
+  const [open, setOpen] = useState(false);
+  useEffect(() => {
+    let there = true;
+    const take = (found: { questions: Question[] }) => {
+      if (there) setQuestion(found.questions.find((each) => `${each.message}:${each.call}` === row.id) ?? null);
+    };
+    call<{ questions: Question[] }>("GET", conversationPath(view.id, "/approvals")).then(take, () => undefined);
+    return () => {
+      there = false;
+    };
+  }, [view.id, row.id]);
+  const always = question?.always ?? [];
+  const answer = async (given: string, pattern = "") => {
     setBusy(true);
     const colon = row.id.indexOf(":");
-    const body = { message: Number(row.id.slice(0, colon)), call: row.id.slice(colon + 1), answer: given };
+    const body = { message: Number(row.id.slice(0, colon)), call: row.id.slice(colon + 1), answer: given, pattern };
     try {
       await call("POST", conversationPath(view.id, "/approvals"), body);
       setSaid("Sent.");
@@ -286,12 +299,27 @@ function Approval({ view, row }: { view: View; row: Row }) {
       <p class="touches">{row.touches ? <>It would touch: {visible(row.touches)}</> : "It asks before it does this."}</p>
       <Arguments row={row} />
       <div class="choices">
-        {ANSWERS.map(([given, label]) => (
+        {ANSWERS.filter(([given]) => given !== "conversation" || question?.conversation !== false).map(([given, label]) => (
           <button key={given} type="button" class={given === "once" ? "main" : ""} disabled={busy} onClick={() => void answer(given)}>
             {label}
           </button>
         ))}
+        {always.length > 0 && (
+          <button type="button" aria-expanded={open} disabled={busy} onClick={() => setOpen(!open)}>
+            Always…
+          </button>
+        )}
       </div>
+      {open && (
+        <div class="always">
+          <p>Without asking, in every conversation, from now on. A * stands for anything, and [*] for a star. Setup lists what is allowed so, and takes it back.</p>
+          {always.map((pattern) => (
+            <button key={pattern} type="button" disabled={busy} onClick={() => void answer("always", pattern)}>
+              Always allow <code>{visible(`${row.name} ${pattern}`)}</code>
+            </button>
+          ))}
+        </div>
+      )}
       <p class="meta" role="status">
         {said}
       </p>

@@ -2,6 +2,7 @@
 import { useState } from "preact/hooks";
 import { call, Problem } from "./api";
 import mark from "./mark.svg";
+import { Rules } from "./rules";
 import { go, modelName, pathOf, putListed, setup, toast } from "./state";
 import type { Listed, Offer, Setup } from "./types";
 import { visible } from "./words";
@@ -95,6 +96,7 @@ export function SetupScreen() {
           />
           {practice.map((offer) => button(offer, false))}
         </div>
+        {!first && found.file !== "" && <Rules />}
         <p class="meta">
           Kept in <code>{visible(found.file)}</code>. Tenax {visible(found.version)},{" "}
           <a href="/third-party.txt" target="_blank" rel="noopener">

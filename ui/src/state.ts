@@ -251,7 +251,8 @@ export class View {
     const oldest = this.rows.oldest;
     if (!this.rows.more || oldest === undefined) return false;
     try {
-      const path = conversationPath(this.id, `/rows?before=${oldest.key[0]}&limit=${limit}`);
+      const before = oldest.key[0] < 2 ** 32 ? oldest.key[0] : oldest.id; // one that waits stands at the end
+      const path = conversationPath(this.id, `/rows?before=${before}&limit=${limit}`);
       const page = await call<{ rows: Row[]; more: boolean }>("GET", path);
       if (this.rows.oldest !== oldest) return true; // a snapshot came meanwhile
       this.rows.older(page.rows, page.more && page.rows.length > 0);

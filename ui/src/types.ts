@@ -95,6 +95,21 @@ export interface Fact {
   scope: string | null;
 }
 
+/** What was decided for all calls of a kind. Both patterns are as a shell's. */
+export interface Rule {
+  verdict: "allow" | "deny";
+  tool: string;
+  touches: string;
+}
+
+/** A question of a tool, and what may be answered besides once and no: `always` are patterns of rules. */
+export interface Question {
+  message: number;
+  call: string;
+  conversation: boolean;
+  always: string[];
+}
+
 /** A memory beside the built-in one. */
 export interface Provider {
   provider: string;

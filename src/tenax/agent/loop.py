@@ -25,6 +25,7 @@ from tenax.agent.history import History
 from tenax.agent.partials import HOLD_SECONDS, Partials
 from tenax.errors import LeaseLost, OutcomeUnknown, Refused, StoreUnavailable, TenaxError
 from tenax.events import (
+    ApprovalAnswered,
     ApprovalAsked,
     Blob,
     ContextOpened,
@@ -569,15 +570,23 @@ class Run:
         if not isinstance(verdict, Asks):
             return verdict
         if each.answered is not None and each.asked is not None:
-            if each.answered.answer == "no":
-                why = each.answered.why or "The person said no."
-                return Denied(why, "denied")
-            return gate.approve(verdict, each.asked.arguments)
+            return self._answered(verdict, each.asked, each.answered)
         if each.asked is not None and each.asked.expires_at < self.journal.clock.now_us():
             return Denied("Nobody answered in time, so it was not allowed.", "denied")
         if not self._asks:
-            return Denied("Nobody is there to be asked, and no rule allows it, so it was not done.", "denied")
+            way = f" This rule would: {verdict.rule.command}" if verdict.rule is not None else ""
+            return Denied(
+                f"Nobody is there to be asked, and no rule allows it, so it was not done.{way}", "denied"
+            )
         return verdict
+
+    def _answered(self, asks: Asks, asked: ApprovalAsked, answered: ApprovalAnswered) -> Allowed | Denied:
+        """The answer is good for exactly what the person saw."""
+        if answered.answer == "no":
+            return Denied(answered.why or "The person said no.", "denied")
+        if asks.touches != asked.touches:
+            return Denied("What it would touch is not what was approved, so it was not done.", "denied")
+        return self.agent.gate.approve(asks, asked.arguments)
 
     async def _perform_all(self, step: Step, ready: list[tuple[OpenCall, Allowed]]) -> None:
         """Calls without effects side by side, the others one after the other, in the order of the answer."""

@@ -11,6 +11,7 @@ from tenax.cli.doctor import examine
 from tenax.cli.frame import Commands, leave, run
 from tenax.cli.list import list_conversations
 from tenax.cli.memory import memory
+from tenax.cli.rules import rules
 from tenax.cli.serve import demo, link, serve
 from tenax.cli.setup import setup
 from tenax.cli.show import show
@@ -33,6 +34,7 @@ from tenax.config import load
     help="With -p -c: what the message does to an answer that is being written.",
 )
 @click.option("--json", "as_json", is_flag=True, help="With -p: every change as a line of JSON.")
+@click.option("--no-context-files", is_flag=True, help="Read no AGENTS.md and no CLAUDE.md.")
 @click.version_option(package_name="tenax", message="%(prog)s %(version)s")
 @click.pass_context
 def tenax(
@@ -44,6 +46,7 @@ def tenax(
     *,
     new: bool,
     as_json: bool,
+    no_context_files: bool,
 ) -> int | None:
     """A self-hosted AI agent that never loses the thread. Without a command it talks."""
     if words is not None and context.invoked_subcommand is not None:
@@ -53,16 +56,25 @@ def tenax(
     if words is None:
         from tenax.cli.talk import talk  # noqa: PLC0415  (brings the terminal's libraries along)
 
-        return talk(load(os.environ, profile=profile), conversation=conversation, new=new)
+        config = load(os.environ, profile=profile)
+        return talk(config, conversation=conversation, new=new, context_files=not no_context_files)
     from tenax.cli.ask import ask  # noqa: PLC0415  (brings the models along)
 
     config = load(os.environ, profile=profile)
-    return ask(config, words, conversation=conversation, how=how, as_json=as_json)  # type: ignore[arg-type]  # click's choices
+    return ask(
+        config,
+        words,
+        conversation=conversation,
+        how=how,  # type: ignore[arg-type]  # click's choices
+        as_json=as_json,
+        context_files=not no_context_files,
+    )
 
 
 tenax.add_command(examine)
 tenax.add_command(list_conversations)
 tenax.add_command(memory)
+tenax.add_command(rules)
 tenax.add_command(serve)
 tenax.add_command(link)
 tenax.add_command(demo)

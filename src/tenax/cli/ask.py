@@ -11,6 +11,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import click
@@ -31,7 +32,15 @@ _STOP_SECONDS = 3.0
 _AWAY_SECONDS = 0.5
 
 
-def ask(config: Config, words: str, *, conversation: str | None, how: How, as_json: bool) -> int:
+def ask(
+    config: Config,
+    words: str,
+    *,
+    conversation: str | None,
+    how: How,
+    as_json: bool,
+    context_files: bool,
+) -> int:
     """Ask, print the answer, and say how it went."""
     if words == "-":
         try:
@@ -40,12 +49,22 @@ def ask(config: Config, words: str, *, conversation: str | None, how: How, as_js
             raise InvalidInput("What came through stdin is not UTF-8 text.") from error
     if not words.strip():
         raise InvalidInput("The message is empty.", hint='tenax -p "your question"')
-    return asyncio.run(_ask(config, words, conversation, how, as_json=as_json))
-
-
-async def _ask(config: Config, words: str, conversation: str | None, how: How, *, as_json: bool) -> int:
     printer = _Lines() if as_json else _Words()
-    runtime = Runtime(config, asks=False, serves=False, on_held=printer.held)
+    made = partial(
+        Runtime, config, asks=False, serves=False, on_held=printer.held, context_files=context_files
+    )
+    return asyncio.run(_ask(made, printer, words, conversation, how))
+
+
+async def _ask(
+    made: Callable[[], Runtime],
+    printer: _Words | _Lines,
+    words: str,
+    conversation: str | None,
+    how: How,
+) -> int:
+    runtime = made()
+    denied = _Denied(runtime)
     try:
         runtime.agent  # noqa: B018  (what is not set up is said before anything is stored)
     except ConfigError:
@@ -55,8 +74,9 @@ async def _ask(config: Config, words: str, conversation: str | None, how: How, *
         name = conversation or await runtime.new(source="cli")
         stored = await runtime.submit(name, words, how=how)
         printer.began(name, stored.seq)
+        denied.began(name, stored.seq)
         with _stopping() as stop:
-            following = asyncio.create_task(_follow(runtime, name, stored.seq, printer))
+            following = asyncio.create_task(_follow(runtime, name, stored.seq, printer, denied))
             both: set[asyncio.Future[Any]] = {following, stop}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if following.done():
@@ -69,7 +89,9 @@ async def _ask(config: Config, words: str, conversation: str | None, how: How, *
             return STOPPED
 
 
-async def _follow(runtime: Runtime, conversation: str, seq: int, printer: _Words | _Lines) -> int:
+async def _follow(
+    runtime: Runtime, conversation: str, seq: int, printer: _Words | _Lines, denied: _Denied
+) -> int:
     """Print what the run writes, until it is over."""
     shown = asyncio.Condition()
     last = seq - 1
@@ -78,6 +100,7 @@ async def _follow(runtime: Runtime, conversation: str, seq: int, printer: _Words
         nonlocal last
         async for at, changes in runtime.follow(conversation, last):
             printer.changed(at, changes)
+            denied.changed(changes)
             async with shown:
                 last = at
                 shown.notify_all()
@@ -134,6 +157,27 @@ class _Mine:
             return False
         self._run = self._run or row.run
         return row.run == self._run
+
+
+class _Denied:
+    """Nobody is asked here: what was denied is told with the rule that would have allowed it."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._mine = _Mine()
+        self._conversation = ""
+
+    def began(self, conversation: str, seq: int) -> None:
+        self._conversation = conversation
+        self._mine.began(seq)
+
+    def changed(self, changes: list[Change]) -> None:
+        for change in changes:
+            match change:
+                case Put(row) if self._mine.has(row) and row.kind == "tool" and row.state == "denied":
+                    rule = self._runtime.rule_for(self._conversation, row.name, row.arguments)
+                    if rule is not None:
+                        click.echo(f"No rule allows this. To allow it: {rule.command}", err=True)
 
 
 class _Words:

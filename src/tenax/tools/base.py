@@ -63,6 +63,8 @@ class Tool(abc.ABC, Generic[A]):
     """How long a call may take."""
     asks: bool
     """A person is asked, unless a rule allows it."""
+    paths: bool = False
+    """What it touches is a path, so a rule may be about the folder that it is in."""
 
     @abc.abstractmethod
     def touches(self, args: A, call: Call) -> str:
@@ -70,6 +72,10 @@ class Tool(abc.ABC, Generic[A]):
 
         Raises ToolFailed where the call could never be done, so that nobody is asked in vain.
         """
+
+    def always_asks(self, args: A) -> bool:  # noqa: ARG002  (for tools that look at them)
+        """A person is asked for this call, whatever they allowed before: no rule stands for it, and none is offered."""
+        return False
 
     @abc.abstractmethod
     async def run(self, args: A, call: Call) -> str:

@@ -98,6 +98,7 @@ class WriteFile(Tool[WriteFileArgs]):
     args = WriteFileArgs
     seconds = _SECONDS
     asks = True
+    paths = True
 
     def touches(self, args: WriteFileArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
         return "/".join(_writable(args.path))
@@ -122,6 +123,7 @@ class EditFile(Tool[EditFileArgs]):
     args = EditFileArgs
     seconds = _SECONDS
     asks = True
+    paths = True
 
     def touches(self, args: EditFileArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
         if not args.old:

@@ -13,14 +13,14 @@ import logging
 import re
 import unicodedata
 import weakref
-from collections.abc import Collection, Iterable
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from tenax.errors import ToolFailed
 from tenax.models.base import ToolSpec
+from tenax.rules import UNSEEN, Rule, exactly, proposals
 from tenax.tools.base import Call, Tool
 
 __all__ = ["CHARS_MAX", "GRACE_SECONDS", "STUCK_MAX", "Allowed", "Asks", "Done", "Gate", "Refused", "Rule"]
@@ -37,18 +37,6 @@ STUCK_MAX = 16
 _TAIL_CHARS = 9_900
 _HEAD_CHARS = CHARS_MAX - _TAIL_CHARS - 100
 _NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-
-
-class Rule(msgspec.Struct, frozen=True):
-    """What a person decided for all calls of a kind. Both patterns are as a shell's: `*`, `?`, `[...]`."""
-
-    verdict: Literal["allow", "deny"]
-    tool: str
-    touches: str = "*"
-
-    def fits(self, name: str, touches: str) -> bool:
-        return fnmatchcase(name, self.tool) and fnmatchcase(touches, self.touches)
 
 
 class _Weighed(msgspec.Struct, frozen=True, eq=False, weakref=True):
@@ -70,6 +58,15 @@ class Allowed(_Weighed, frozen=True, eq=False, weakref=True):
 class Asks(_Weighed, frozen=True, eq=False, weakref=True):
     """A person has to be asked. `touches` is the line they read beside the arguments."""
 
+    standing: bool = True
+    """What is answered may stand for later calls too."""
+
+    @property
+    def rule(self) -> Rule | None:
+        """The narrowest rule that would let this call be made without asking; None where none would."""
+        patterns = proposals(self.touches, paths=False) if self.standing else []
+        return Rule("allow", exactly(self.tool.name), patterns[0]) if patterns else None
+
 
 _W = TypeVar("_W", bound=_Weighed)
 
@@ -90,9 +87,11 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class Gate:
-    """These tools, under these rules."""
+    """These tools, under these rules; where the rules can change, they are looked up for each call."""
 
-    def __init__(self, tools: Iterable[Tool[Any]], rules: Iterable[Rule] = ()) -> None:
+    def __init__(
+        self, tools: Iterable[Tool[Any]], rules: Iterable[Rule] | Callable[[], Iterable[Rule]] = ()
+    ) -> None:
         self._tools: dict[str, Tool[Any]] = {}
         for tool in tools:
             if tool.name in self._tools:
@@ -104,7 +103,8 @@ class Gate:
             ToolSpec(each.name, each.description, each.schema or _schema(each.args))
             for each in self._tools.values()
         ]
-        self._rules = tuple(rules)
+        given = () if callable(rules) else tuple(rules)
+        self._rules = rules if callable(rules) else lambda: given
         self._asked: weakref.WeakSet[Asks] = weakref.WeakSet()
         self._permits: weakref.WeakSet[Allowed] = weakref.WeakSet()
         self._stuck: set[asyncio.Task[str]] = set()
@@ -130,16 +130,16 @@ class Gate:
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
             return Refused(_trimmed(_misfit(tool, error))[0])
         try:
-            touches = _line(tool.touches(args, call))
+            touches, standing = _line(tool.touches(args, call)), not tool.always_asks(args)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (a tool may be anybody's; what it raises is told)
             return Refused(_trimmed(_told(tool, error))[0])
         weighed = (tool, args, arguments, call, touches)
-        verdicts = {rule.verdict for rule in self._rules if rule.fits(name, touches)}
+        verdicts = self._verdicts(name, touches)
         if "deny" in verdicts:
-            return Refused(_trimmed(f"A rule forbids {name} for this: {touches}")[0], "denied")
-        if not tool.asks or "allow" in verdicts or name in allowed:
+            return Refused(_forbidden(name, touches), "denied")
+        if standing and (not tool.asks or "allow" in verdicts or name in allowed):
             return self._permit(Allowed(*weighed))
-        asks = Asks(*weighed)
+        asks = Asks(*weighed, standing=standing)
         self._asked.add(asks)
         return asks
 
@@ -163,6 +163,8 @@ class Gate:
             return Done("denied", "This permit was used already, or is not of this gate.")
         if approved_arguments != (permit.arguments if permit.approved else None):
             return Done("denied", "The arguments are not those that were approved, so the call was not made.")
+        if "deny" in self._verdicts(tool.name, permit.touches):  # one that was made while this call waited
+            return Done("denied", _forbidden(tool.name, permit.touches))
         if len(self._stuck) >= STUCK_MAX:
             return Done(
                 "failed",
@@ -185,6 +187,9 @@ class Gate:
             f"Did you mean {nearest[0]}?" if nearest else f"There are: {', '.join(self._tools) or 'none'}."
         )
         return Refused(_trimmed(f"There is no tool {name[:100]!r}. {way_on}")[0])
+
+    def _verdicts(self, name: str, touches: str) -> set[str]:
+        return {rule.verdict for rule in self._rules() if rule.fits(name, touches)}
 
     def _permit(self, permit: Allowed) -> Allowed:
         self._permits.add(permit)
@@ -246,6 +251,10 @@ def _late(task: asyncio.Task[str], tool: Tool[Any]) -> Done:
     return Done("failed", text, cut)
 
 
+def _forbidden(name: str, touches: str) -> str:
+    return _trimmed(f"A rule forbids {name} for this: {touches}")[0]
+
+
 def _told(tool: Tool[Any], error: BaseException) -> str:
     """The sentence for what a tool raised. A surprise goes to the log; its own words may hold a secret."""
     if isinstance(error, ToolFailed):
@@ -282,7 +291,7 @@ def _trimmed(text: str) -> tuple[str, int]:
 
 def _line(text: str) -> str:
     """One line, in which nothing is hidden and nothing changes the direction of the rest."""
-    return "".join("\ufffd" if unicodedata.category(each) in _UNSEEN else each for each in text)
+    return "".join("\ufffd" if unicodedata.category(each) in UNSEEN else each for each in text)
 
 
 def _schema(args: type[msgspec.Struct]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -12,8 +12,10 @@ from starlette.responses import Response
 from tenax.errors import InvalidInput, Refused
 from tenax.events import TEMPORARY
 from tenax.journal.base import Dedup
+from tenax.journal.place import ALL_SEQS
 from tenax.listing import Listed
-from tenax.runtime import How, Runtime, Usage
+from tenax.rules import PATTERN_CHARS_MAX
+from tenax.runtime import Answer, How, Question, Runtime, Usage
 from tenax.views.transcript import Row
 from tenax.web.api import endpoint
 from tenax.web.house import runtime_of, user_of
@@ -91,11 +93,18 @@ class Fork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The answer to a question of a tool."""
+    """The answer to a question of a tool. `always` needs the pattern of the rule that it makes."""
 
     message: Seq
     call: Annotated[str, Meta(min_length=1, max_length=200)]
-    answer: Literal["once", "conversation", "no"]
+    answer: Answer
+    pattern: Annotated[str, Meta(max_length=PATTERN_CHARS_MAX)] = ""
+
+
+class Questions(msgspec.Struct, frozen=True):
+    """What tools wait to be allowed."""
+
+    questions: list[Question]
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -174,7 +183,7 @@ async def older_rows(call: Request, id: Id, before: Seq | None = None, limit: Li
     """The last rows before a seq, or the last of all."""
     runtime = await runtime_of(call)
     rows = await runtime.transcript(id, before=before, limit=limit)
-    first = min((row.key[0] for row in rows), default=0)
+    first = min((row.key[0] if row.key[0] <= ALL_SEQS else int(row.id) for row in rows), default=0)
     more = bool(first and await runtime.journal.rows(id, before=first, limit=1))
     return Rows(rows, more)
 
@@ -238,11 +247,18 @@ async def compact(call: Request, id: Id) -> Said:  # noqa: A002
     return Said((await (await runtime_of(call)).compact(id)).said)
 
 
+@endpoint("GET", "/api/conversations/{id}/approvals")
+async def list_questions(call: Request, id: Id) -> Questions:  # noqa: A002
+    """What waits for a yes or a no, and what may be answered besides."""
+    return Questions(await (await runtime_of(call)).questions(id))
+
+
 @endpoint("POST", "/api/conversations/{id}/approvals", 202)
 async def answer_approval(call: Request, id: Id, body: Approval) -> None:  # noqa: A002
     """Allow what a tool asks for, or not."""
     try:
-        await (await runtime_of(call)).answer(id, body.message, body.call, body.answer)
+        runtime = await runtime_of(call)
+        await runtime.answer(id, body.message, body.call, body.answer, pattern=body.pattern)
     except InvalidInput as error:
         raise Refused(str(error)) from error
 

@@ -17,6 +17,7 @@ from tenax.config import Config
 from tenax.errors import ConfigError, Refused
 from tenax.journal import LOCAL_USER, Journal
 from tenax.runtime import Runtime, open_store
+from tenax.settings import stamp
 from tenax.web.links import Links
 
 __all__ = ["House", "house_of", "owner_only", "runtime_of", "user_of"]
@@ -36,7 +37,7 @@ class House:
         self.streams: set[asyncio.Task[object]] = set()
         self.journal: Journal = open_store(config)
         self._reload = reload
-        self._seen = _stamp(config)
+        self._seen = stamp(config.file)
         self._runtimes: dict[str, asyncio.Task[Runtime]] = {}
 
     async def start(self) -> None:
@@ -59,7 +60,7 @@ class House:
 
     async def look_at_settings(self) -> None:
         """`tenax setup` or an editor may have changed the file: then everybody is answered with it from now on."""
-        if self._seen != (seen := _stamp(self.config)):
+        if self._seen != (seen := stamp(self.config.file)):
             self._seen = seen
             try:
                 await self.reload()
@@ -69,7 +70,7 @@ class House:
     async def reload(self) -> None:
         """The configuration was changed."""
         self.config = self._reload()
-        self._seen = _stamp(self.config)
+        self._seen = stamp(self.config.file)
         for task in self._runtimes.values():
             await (await task).configure(self.config)
 
@@ -95,14 +96,6 @@ class House:
         command = "tenax" if known is not None and Path(known).resolve() == own.resolve() else str(own)
         home = os.environ.get("TENAX_HOME")
         return f"TENAX_HOME={shlex.quote(home)} {command}" if home else command
-
-
-def _stamp(config: Config) -> tuple[int, int]:
-    try:
-        found = config.file.stat()
-    except OSError:
-        return 0, 0
-    return found.st_mtime_ns, found.st_ino
 
 
 def house_of(call: Request) -> House:

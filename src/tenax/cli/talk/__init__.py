@@ -21,7 +21,7 @@ from tenax.errors import ConfigError
 __all__ = ["talk"]
 
 
-def talk(config: Config, *, conversation: str | None, new: bool) -> int:
+def talk(config: Config, *, conversation: str | None, new: bool, context_files: bool) -> int:
     """Talk until the person leaves: in this conversation, in a new one, or in the last one."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError('A talk needs a terminal. Without one, ask with: tenax -p "..."')
@@ -30,4 +30,4 @@ def talk(config: Config, *, conversation: str | None, new: bool) -> int:
             "No model is set up, so nobody can answer.",
             hint="Run `tenax setup` to set one up, or `tenax demo` to try Tenax without one.",
         )
-    return asyncio.run(Face.talk(config, conversation, new=new))
+    return asyncio.run(Face.talk(config, conversation, new=new, context_files=context_files))

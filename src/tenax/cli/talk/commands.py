@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tenax.agent.compact import Aborted, Compacted, NothingToDo
 from tenax.cli.lines import fit, one_line, short_time
+from tenax.cli.rules import lines_of, nth
 from tenax.errors import InvalidInput
 from tenax.journal import Journal
 from tenax.journal.base import Summary
@@ -25,7 +26,7 @@ LISTED_MAX: Final = 20
 # Names that people bring along from elsewhere: accepted, not advertised.
 _HABITS: Final = {"sessions": "list", "resume": "open", "compress": "compact", "reset": "new"}
 _NAMES: Final = ("new", "list", "open", "search", "undo", "retry", "edit", "fork", "compact", "clear", "model", "tools",
-                 "stop", "steer", "queue", "title", "help")  # fmt: skip
+                 "rules", "stop", "steer", "queue", "title", "help")  # fmt: skip
 _TITLE_COLUMNS: Final = 60
 
 
@@ -251,6 +252,19 @@ class Commands:
         self._face.tell_list(
             [f"{each.name} ({each.effect}{asks[each.asks]}): {each.description}" for each in tools]
         )
+
+    async def _rules(self, words: str) -> None:
+        """[remove N]: what tools may do without asking and what they never may, or take one of these back."""
+        runtime = self._face.runtime
+        what, _, number = words.partition(" ")
+        if what == "remove" and number.isdecimal():
+            gone = nth(runtime.rules(), int(number))
+            await runtime.remove_rule(gone)
+            self._face.tell(f"Taken back: {gone}")
+        elif words:
+            raise InvalidInput(f"/rules does not know {words!r}.", hint="It stands alone, or with: remove N")
+        else:
+            self._face.tell_list(lines_of(runtime.rules()) or ["There are no rules."])
 
     async def _title(self, words: str) -> None:
         """WORDS: give the conversation a title."""

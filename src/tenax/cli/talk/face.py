@@ -12,19 +12,27 @@ import logging
 import signal
 import uuid
 from collections.abc import Coroutine, Iterable, Iterator
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from tenax.cli.lines import fit, one_line
 from tenax.cli.talk.commands import Commands
 from tenax.cli.talk.prompt import Prompt
 from tenax.cli.talk.screen import Screen, aside
 from tenax.config import Config
-from tenax.errors import ConfigError, Gone, OutcomeUnknown, StoreError, StoreUnavailable, TenaxError
+from tenax.errors import (
+    ConfigError,
+    Gone,
+    InvalidInput,
+    OutcomeUnknown,
+    StoreError,
+    StoreUnavailable,
+    TenaxError,
+)
 from tenax.events import MessageAssistant, Usage
 from tenax.journal.base import Dedup
 from tenax.parts import Part, Text
-from tenax.runtime import How, Runtime
-from tenax.views.transcript import Change, Grow, Put
+from tenax.runtime import Answer, How, Runtime
+from tenax.views.transcript import Change, Grow, Put, Row
 
 __all__ = ["Face"]
 
@@ -33,7 +41,7 @@ _AWAY_SECONDS: Final = 0.5
 _LEAVE_SECONDS: Final = 2.0
 """How long words that were sent last may take to be stored."""
 _TITLE_COLUMNS: Final = 40
-_ANSWERS: Final[dict[str, Literal["once", "conversation", "no"]]] = {
+_ANSWERS: Final[dict[str, Answer]] = {
     "y": "once",
     "yes": "once",
     "c": "conversation",
@@ -45,12 +53,12 @@ _ANSWERS: Final[dict[str, Literal["once", "conversation", "no"]]] = {
 class Face:
     """One talk in one terminal."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, context_files: bool = True) -> None:
         self.name: str | None = None
         """The open conversation; None before the first words of a new one."""
         self.run: str | None = None
         """The run that is open in it."""
-        self.runtime = Runtime(config, serves=False, on_held=self._on_held)
+        self.runtime = Runtime(config, serves=False, on_held=self._on_held, context_files=context_files)
         self.commands = Commands(self)
         self.prompt = Prompt(
             config.places.state / "history",
@@ -76,9 +84,9 @@ class Face:
         self._away = False
 
     @classmethod
-    async def talk(cls, config: Config, conversation: str | None, *, new: bool) -> int:
+    async def talk(cls, config: Config, conversation: str | None, *, new: bool, context_files: bool) -> int:
         """Talk until the person leaves."""
-        face = cls(config)
+        face = cls(config, context_files=context_files)
         try:
             face.runtime.agent  # noqa: B018  (what is not set up is said before anything else)
         except ConfigError:
@@ -163,6 +171,7 @@ class Face:
             if rows:
                 self.tell(f"{one_line(title)} ({name})" if title else name)
             self._show([Put(row) for row in rows])
+            await self._look_at_questions()
             self._following = self.spawn(self._follow(name, head))
             self._opened.add(name)
             self.runtime.lanes.wake(
@@ -177,6 +186,7 @@ class Face:
                 async for seq, changes in self.runtime.follow(name, last):
                     last, self._away = seq, False
                     self._show(changes)
+                    await self._look_at_questions()
                     if not changes or not all(isinstance(each, Grow) for each in changes):
                         await self.look()
             except StoreUnavailable:
@@ -191,6 +201,14 @@ class Face:
     def _show(self, changes: Iterable[Change]) -> None:
         if text := self.screen.changed(changes):
             self.prompt.print(text)
+        self.prompt.refresh()
+
+    async def _look_at_questions(self) -> None:
+        """See how what is asked can be answered, once for each question."""
+        if self.name is None or all(row.id in self.screen.questions for row in self.screen.asks):
+            return
+        for each in await self.runtime.questions(self.name):
+            self.screen.questions[f"{each.message}:{each.call}"] = each
         self.prompt.refresh()
 
     async def look(self) -> None:
@@ -287,8 +305,11 @@ class Face:
 
     async def _do(self, line: str) -> None:
         asks, said = self.screen.asks, _ANSWERS.get(line.strip().lower())
+        always, _, number = line.strip().lower().partition(" ")
         if line.startswith("/"):
             await self.commands.do(line)
+        elif asks and always == "always" and (not number or number.isdecimal()):
+            await self._always(asks[0], number)
         elif said is not None and asks and self.name is not None:
             message, _, call = asks[0].id.partition(":")
             self.screen.mine.add(asks[0].id)
@@ -297,6 +318,23 @@ class Face:
             self.tell("Nothing is asked any more: it was answered already.")
         else:
             await self.say(line)
+
+    async def _always(self, row: Row, number: str) -> None:
+        """`always` shows the rules that could be made, `always N` makes the one with this number and allows the call."""
+        await self._look_at_questions()
+        found = self.screen.questions.get(row.id)
+        if found is None or not found.always:
+            raise InvalidInput("This cannot be allowed for good.", hint="y allows it once.")
+        if not number:
+            patterns = [f"{n:>2}  {row.name}  {each}" for n, each in enumerate(found.always, 1)]
+            self.tell_list(["Always allow, without asking, what fits:", *patterns])
+            self.tell("always 1 makes that rule and allows this call; /rules shows all and takes them back.")
+            return
+        if not 1 <= int(number) <= len(found.always):
+            raise InvalidInput(f"No pattern has the number {number}.", hint="always shows them.")
+        self.screen.mine.add(row.id)
+        pattern = found.always[int(number) - 1]
+        await self.runtime.answer(self.name or "", found.message, found.call, "always", pattern=pattern)
 
     async def say(self, words: str, how: How = "queue", *, parts: Iterable[Part] = ()) -> None:
         """Store a message in the open conversation; the first one makes it. What cannot be stored comes back."""

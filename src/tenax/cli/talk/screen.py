@@ -22,6 +22,7 @@ from rich.text import Text
 from tenax.cli.lines import fit, noted, one_line
 from tenax.parts import leaves
 from tenax.recovery import WORDING
+from tenax.runtime import Question
 from tenax.views.transcript import Change, Drop, Grow, Put, Row
 
 __all__ = ["Screen", "ansi", "aside", "clean"]
@@ -73,6 +74,8 @@ class Screen:
         """Per other row: the state in which it was printed last."""
         self.mine: set[str] = set()
         """Questions that were answered here."""
+        self.questions: dict[str, Question] = {}
+        """How the open questions can be answered."""
         self.asked_by: str | None = None
         """The run that asked last."""
 
@@ -202,7 +205,11 @@ class Screen:
             elif row.kind == "user" and row.state:
                 lines.append(("class:waits", f"> {one_line(row.text)} ({_WAITS.get(row.state, row.state)})"))
         if asks := self.asks:
-            about = f"  Allow {_call(asks[0])}? y once, c in this conversation, n no; then Enter"
+            found = self.questions.get(asks[0].id)
+            ways = ["y once"]
+            ways += ["c in this conversation"] if found is None or found.conversation else []
+            ways += ["always"] if found is not None and found.always else []
+            about = f"  Allow {_call(asks[0])}? {', '.join(ways)}, n no; then Enter"
             lines.append(("class:question", about))
         return [(style, fit(line, columns)) for style, line in lines[-lines_max:]]
 

@@ -1,0 +1,70 @@
+"""`tenax rules`: what tools may do without asking, and what they never may. A server that runs heeds a change at once."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import click
+
+from tenax.cli.frame import pass_config
+from tenax.cli.lines import pad, width
+from tenax.config import Config
+from tenax.errors import InvalidInput
+from tenax.rules import Rule
+from tenax.settings import add_rule, remove_rule
+
+__all__ = ["lines_of", "nth", "rules"]
+
+
+def lines_of(found: tuple[Rule, ...]) -> list[str]:
+    """The rules for a person, with numbers."""
+    columns = max((width(each.tool) for each in found), default=0)
+    return [
+        f"{n:>2}  {each.verdict:<5}  {pad(each.tool, columns)}  {each.touches}"
+        for n, each in enumerate(found, 1)
+    ]
+
+
+def nth(found: tuple[Rule, ...], number: int) -> Rule:
+    """The rule with this number in the list."""
+    if not 1 <= number <= len(found):
+        raise InvalidInput(f"There is no rule {number}.", hint="The list has the numbers.")
+    return found[number - 1]
+
+
+@click.group("rules", invoke_without_command=True)
+@click.pass_context
+def rules(context: click.Context) -> None:
+    """Show what tools may do without asking and what they never may, and change it."""
+    if context.invoked_subcommand is None:
+        _list()
+
+
+@pass_config
+def _list(config: Config) -> None:
+    if not config.rules:
+        click.echo("There are no rules: a tool that changes something asks.", err=True)
+    for line in lines_of(config.rules):
+        click.echo(line)
+
+
+@rules.command("add")
+@click.argument("verdict", type=click.Choice(["allow", "deny"]))
+@click.argument("tool")
+@click.argument("pattern", default="*")
+@pass_config
+def add(config: Config, verdict: Literal["allow", "deny"], tool: str, pattern: str) -> None:
+    """Allow or deny a TOOL what fits PATTERN; in both, * ? and [...] are as in a shell. Deny wins."""
+    rule = Rule(verdict, tool, pattern)
+    add_rule(config, rule)
+    click.echo(rule)
+
+
+@rules.command("remove")
+@click.argument("number", type=int)
+@pass_config
+def remove(config: Config, number: int) -> None:
+    """Take back the rule with this NUMBER in the list."""
+    gone = nth(config.rules, number)
+    remove_rule(config, gone)
+    click.echo(f"Taken back: {gone}")

@@ -1,0 +1,202 @@
+"""Rules and the answer "always": what is asked no more, for whom, and what never becomes a rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenax.agent import Limits
+from tenax.config import Config
+from tenax.errors import ConfigError, InvalidInput, Refused
+from tenax.events import ApprovalAnswered, ApprovalAsked, ToolFinished
+from tenax.models import Call, Reply, ScriptedModel
+from tenax.rules import Rule
+from tenax.runtime import Question, Runtime
+from tenax.tools import EditFile, WriteFile
+from tests.support.runs import Hands, Note, NoteArgs, config_of, lines, settled, told, until
+
+ODD = "a[1]/b*?.txt"
+EXACT, FOLDER = "a[[]1]/b[*][?].txt", "a[[]1]/*"
+
+
+def write(path: str, content: str = "x") -> Reply:
+    return Reply(calls=[Call("write_file", {"path": path, "content": content})])
+
+
+def note(text: str) -> Reply:
+    return Reply(calls=[Call("note", {"text": text})])
+
+
+@pytest.fixture
+def config(store_url: str, tmp_path: Path) -> Config:
+    return config_of(store_url, tmp_path)
+
+
+def hands(config: Config, script: list[Reply | str], *tools: Any, **more: Any) -> Hands:
+    limits = Limits(pause=0.01, retries=2)
+    runtime = Hands(config, models=[ScriptedModel(script)], limits=limits, **more)
+    return runtime.with_tools(*(tools or (WriteFile(), EditFile())))
+
+
+async def asked(runtime: Runtime, nth: int = 1, name: str = "") -> tuple[str, int, ApprovalAsked]:
+    """A conversation in which an approval waits, its input, and what is asked."""
+    seq = 0
+    if not name:
+        name = await runtime.new()
+        seq = (await runtime.submit(name, "Write it down.")).seq
+    await until(runtime, name, "approval.asked", nth)
+    await runtime.lanes.idle(name)
+    return name, seq, (await told(runtime, name, ApprovalAsked))[-1]
+
+
+async def test_always_makes_a_rule_and_the_call_is_made(config: Config) -> None:
+    """For a name with brackets and stars in it: this very file asks no more anywhere, a file that only looks like it does."""
+    async with hands(config, [write(ODD), write(ODD, "y"), write("a1/bxy.txt"), "Done."]) as runtime:
+        name, seq, ask = await asked(runtime)
+        assert await runtime.questions(name) == [Question(ask.message, ask.call, True, [EXACT, FOLDER])]
+        await runtime.answer(name, ask.message, ask.call, "always", pattern=EXACT)
+        _, _, second = await asked(runtime, 2, name)
+        assert second.touches == "a1/bxy.txt"
+        assert (config.tools_folder / ODD).read_text() == "y"
+        await runtime.answer(name, second.message, second.call, "no")
+        await settled(runtime, name, seq)
+        (answered, _) = await told(runtime, name, ApprovalAnswered)
+        assert (answered.answer, answered.pattern, answered.by) == ("always", EXACT, "local")
+        assert runtime.rules() == (Rule("allow", "write_file", EXACT),)
+        _, _, elsewhere = await asked(runtime)
+        assert elsewhere.touches == "a1/bxy.txt"
+
+
+async def test_a_folder_may_be_allowed_with_what_is_in_it(config: Config) -> None:
+    """Nothing beside it; a rule for one tool is none for another."""
+    edit = Reply(calls=[Call("edit_file", {"path": "n/a.txt", "old": "x", "new": "y"})])
+    async with hands(config, [write("n/a.txt"), write("n/deep/b.txt"), edit]) as runtime:
+        name, _, ask = await asked(runtime)
+        await runtime.answer(name, ask.message, ask.call, "always", pattern="n/*")
+        _, _, second = await asked(runtime, 2, name)
+        assert second.name == "edit_file"
+        assert (config.tools_folder / "n" / "deep" / "b.txt").exists()
+
+
+@pytest.mark.parametrize("pattern", ["", "other.txt", "a[1]/b*?.txt", "a/*", "\u202e*"])
+async def test_a_pattern_that_does_not_fit_this_call_is_refused(config: Config, pattern: str) -> None:
+    """Nothing is stored, in the file or in the journal, and the question stays open."""
+    async with hands(config, [write(ODD)]) as runtime:
+        name, _, ask = await asked(runtime)
+        with pytest.raises(InvalidInput, match=r"does not fit what this call touches|cannot be"):
+            await runtime.answer(name, ask.message, ask.call, "always", pattern=pattern)
+        assert runtime.rules() == ()
+        assert await told(runtime, name, ApprovalAnswered) == []
+        assert len(await runtime.questions(name)) == 1
+
+
+async def test_a_file_that_cannot_be_written_leaves_the_question_open(config: Config) -> None:
+    """What was not kept is not pretended."""
+    async with hands(config, [write("a.txt"), "Done."]) as runtime:
+        name, seq, ask = await asked(runtime)
+        config.file.write_text('rules = [{verdict = "deny", tool = "x"}]')
+        with pytest.raises(ConfigError, match="cannot change without harm"):
+            await runtime.answer(name, ask.message, ask.call, "always", pattern="a.txt")
+        await runtime.answer(name, ask.message, ask.call, "once")
+        await settled(runtime, name, seq)
+        assert (config.tools_folder / "a.txt").exists()
+
+
+async def test_an_answer_is_not_replayed_for_other_arguments(config: Config) -> None:
+    """The same answer again is refused and makes no rule; the next call, with other arguments, asks."""
+    async with hands(config, [write("a.txt"), write("b.txt"), "Done."]) as runtime:
+        name, _, ask = await asked(runtime)
+        await runtime.answer(name, ask.message, ask.call, "once")
+        _, _, second = await asked(runtime, 2, name)
+        for answer in ("once", "always"):
+            with pytest.raises(InvalidInput, match="answered already"):
+                await runtime.answer(name, ask.message, ask.call, answer, pattern="a.txt")
+        with pytest.raises(InvalidInput, match="does not fit"):
+            await runtime.answer(name, second.message, second.call, "always", pattern="a.txt")
+        assert runtime.rules() == ()
+        assert not (config.tools_folder / "b.txt").exists()
+
+
+async def test_only_the_local_user_makes_rules_and_only_theirs_allow(config: Config) -> None:
+    """Another is offered none and refused one, asks as before whatever the rules allow, and heeds what they forbid."""
+    async with hands(config, [write("a.txt"), write("b.txt"), "Done."], user="berta") as berta:
+        name, seq, ask = await asked(berta)
+        assert await berta.questions(name) == [Question(ask.message, ask.call, True, [])]
+        with pytest.raises(Refused, match="Only the person who runs this Tenax"):
+            await berta.answer(name, ask.message, ask.call, "always", pattern="a.txt")
+        for change in (berta.add_rule, berta.remove_rule):
+            with pytest.raises(Refused, match="Only the person who runs this Tenax"):
+                await change(Rule("allow", "*"))
+        async with hands(config, ["Hm."]) as owner:
+            with pytest.raises(Refused):
+                await owner.answer(name, ask.message, ask.call, "once")
+            await owner.add_rule(Rule("allow", "*"))
+            await owner.add_rule(Rule("deny", "write_file", "b.*"))
+        assert berta.rules() == (Rule("deny", "write_file", "b.*"),)
+        await berta.answer(name, ask.message, ask.call, "once")
+        await settled(berta, name, seq)
+        outcomes = [each.outcome for each in await told(berta, name, ToolFinished)]
+        assert outcomes == ["done", "denied"]
+        again, _, _ = await asked(berta)
+        assert len(await berta.questions(again)) == 1
+
+
+async def test_a_rule_holds_in_a_run_that_is_under_way(config: Config, tmp_path: Path) -> None:
+    """Another process adds it between two calls; what is denied wins over what the conversation allowed."""
+    async with hands(
+        config, [note("milk"), note("eggs"), "Done."], Note(tmp_path / "n", asks=True)
+    ) as runtime:
+        name, seq, ask = await asked(runtime)
+        async with hands(config, ["Hm."]) as other:
+            await other.add_rule(Rule("deny", "note", "eggs"))
+        await runtime.answer(name, ask.message, ask.call, "conversation")
+        await settled(runtime, name, seq)
+        assert [line.split()[-1] for line in lines(tmp_path / "n")] == ["milk"]
+        done = (await told(runtime, name, ToolFinished))[-1]
+        assert (done.outcome, done.text) == ("denied", "A rule forbids note for this: eggs")
+
+
+async def test_what_is_forbidden_after_it_was_asked_is_not_done(config: Config) -> None:
+    """Though the person says yes."""
+    async with hands(config, [write("a.txt"), "Then not."]) as runtime:
+        name, seq, ask = await asked(runtime)
+        await runtime.add_rule(Rule("deny", "*", "a.txt"))
+        await runtime.answer(name, ask.message, ask.call, "once")
+        await settled(runtime, name, seq)
+        assert not (config.tools_folder / "a.txt").exists()
+
+
+class Careful(Note):
+    """Asks every time."""
+
+    def always_asks(self, args: NoteArgs) -> bool:
+        return True
+
+
+async def test_what_asks_every_time_can_be_allowed_once_only(config: Config, tmp_path: Path) -> None:
+    """Neither for the conversation nor for good is offered or taken, and no rule stands for it."""
+    careful = Careful(tmp_path / "n", asks=True)
+    async with hands(config, [note("milk"), note("milk"), "Done."], careful) as runtime:
+        await runtime.add_rule(Rule("allow", "*"))
+        name, _, ask = await asked(runtime)
+        assert await runtime.questions(name) == [Question(ask.message, ask.call, False, [])]
+        for answer in ("conversation", "always"):
+            with pytest.raises(Refused, match=r"once only|for good"):
+                await runtime.answer(name, ask.message, ask.call, answer, pattern="milk")
+        await runtime.answer(name, ask.message, ask.call, "once")
+        await asked(runtime, 2, name)
+        assert len(lines(tmp_path / "n")) == 1
+        assert runtime.rule_for(name, "note", '{"text":"milk"}') is None
+
+
+async def test_a_tour_asks_whatever_the_rules_allow(config: Config) -> None:
+    """It shows what an approval is; and no rule is made in it."""
+    async with Runtime(config) as runtime:
+        await runtime.add_rule(Rule("allow", "*"))
+        name = await runtime.new(source="tour")
+        await runtime.submit(name, "Show me.")
+        await until(runtime, name, "approval.asked")
+        await runtime.lanes.idle(name)
+        assert [(each.conversation, each.always) for each in await runtime.questions(name)] == [(True, [])]

@@ -1,0 +1,63 @@
+"""The answer "always": what it would allow is read first, and the setup page lists it and takes it back."""
+
+from __future__ import annotations
+
+from tenax.config import load
+from tenax.models import Call, Reply
+from tenax.rules import Rule
+from tests.browser.test_for_everybody import nothing_is_wrong
+from tests.support.browser import Serve, Window, client, expect
+
+WRITE = Call("write_file", {"path": "a[1]/b*.txt", "content": "held"})
+
+
+def test_always_is_shown_in_full_kept_and_taken_back(serve: Serve, window: Window) -> None:
+    """Nothing is kept before the pattern was read; then nothing asks, until it is taken back or forbidden."""
+    served = serve(
+        Reply(calls=[WRITE]), "So be it.", Reply(calls=[WRITE]), "Again.", Reply(calls=[WRITE]), "No more."
+    )
+    rules = lambda: load({"TENAX_HOME": str(served.home)}).rules  # noqa: E731  (what the file says)
+    tab = window.enter(served)
+    tab.say("Write it down")
+    tab.button("Always…").click()
+    expect(tab.button("Always allow write_file a[[]1]/b[*].txt")).to_be_visible()
+    nothing_is_wrong(tab, "always")
+    assert rules() == ()
+    tab.button("Always allow write_file a[[]1]/*").click()
+    tab.answered("So be it.")
+    assert rules() == (Rule("allow", "write_file", "a[[]1]/*"),)
+    tab.say("Once more")
+    tab.answered("Again.")
+    here = tab.page.url
+    tab.page.goto(f"{served.url}/setup")
+    listed = tab.page.get_by_role("region", name="Rules").get_by_role("listitem")
+    expect(listed).to_have_text("Always write_file a[[]1]/*Take back")
+    tab.page.get_by_text("Forbid something").click()
+    tab.page.get_by_label("Tool").fill("*_file")
+    tab.page.get_by_label("What it touches").fill("a[[]*")
+    tab.button("Never allow this").click()
+    expect(listed).to_have_count(2)
+    nothing_is_wrong(tab, "rules")
+    tab.button("Take back: Always write_file a[[]1]/*").click()
+    expect(listed).to_have_text(["Never *_file a[[]*Take back"])
+    assert rules() == (Rule("deny", "*_file", "a[[]*"),)
+    tab.page.goto(here)
+    tab.say("And once more")
+    tab.answered("No more.")
+    expect(tab.rows("tool", "denied")).to_have_count(1)
+
+
+def test_a_rule_that_is_made_elsewhere_shows_on_return(serve: Serve, window: Window) -> None:
+    """And for a file at the top of the folder only the file itself is offered."""
+    served = serve(Reply(calls=[Call("write_file", {"path": "top.txt", "content": "x"})]), "Done.")
+    tab = window.enter(served)
+    tab.say("Write it down")
+    tab.button("Always…").click()
+    expect(tab.page.locator(".always button")).to_have_text(["Always allow write_file top.txt"])
+    tab.page.goto(f"{served.url}/setup")
+    expect(tab.page.get_by_text("There are none: whatever changes something asks.")).to_be_visible()
+    client(served).post("/rules", {"verdict": "deny", "tool": "x"})
+    tab.page.evaluate("window.dispatchEvent(new Event('focus'))")
+    expect(tab.page.get_by_role("region", name="Rules").get_by_role("listitem")).to_have_text(
+        "Never x *Take back"
+    )
