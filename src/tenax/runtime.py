@@ -66,7 +66,6 @@ from tenax.tools import (
     Asks,
     Call,
     EditFile,
-    FetchPage,
     FindFiles,
     Gate,
     ReadFile,
@@ -75,7 +74,6 @@ from tenax.tools import (
     WriteFile,
 )
 from tenax.tools.memory import UseMemory
-from tenax.tools.web import Brave, SearchWeb, Searxng, Tavily
 from tenax.views.transcript import Change, Row, Transcript
 from tenax.views.turns import Turns
 
@@ -723,6 +721,14 @@ def open_store(config: Config, user: str = journals.LOCAL_USER) -> Journal:
 
 def _tools(config: Config) -> list[Tool[Any]]:
     """What every agent can do in the world."""
+    from tenax.tools.web import (  # noqa: PLC0415  (brings HTTP along)
+        Brave,
+        FetchPage,
+        SearchWeb,
+        Searxng,
+        Tavily,
+    )
+
     tools: list[Tool[Any]] = [
         ReadFile(),
         WriteFile(),

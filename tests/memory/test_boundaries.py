@@ -173,3 +173,19 @@ async def test_a_compaction_asks_the_providers_and_ends_the_stretch(config: Conf
         synced = await told(diary, "sync", 4)
         assert [each[1] for each in synced] == [before] * 3 + [(await runtime.journal.head(name)).stretch]
         assert (await told(diary, "end", 1))[0][1][-1].startswith("three")
+
+
+async def test_a_run_is_finished_in_the_store_before_a_provider_hears_of_it(config: Config) -> None:
+    """By the clock of both: the provider stops in the call, and says when that began."""
+    diary = Diary(config, sync="block")
+    async with talks(config) as runtime:
+        await runtime.memory.ready.wait()
+        name = await runtime.new()
+        await asked(runtime, name, "hello")
+        async with asyncio.timeout(SECONDS):
+            while not diary.blocked:
+                await runtime.memory.status()
+        (finished,) = [each for each in await runtime.journal.read(name) if each.kind == "run.finished"]
+        assert finished.at < (diary.folder / "blocked").stat().st_mtime_ns / 1000
+        before = await runtime.submit(name, "and this?")
+        await runtime.finished(name, before.seq)

@@ -6,7 +6,6 @@ from tenax.tools.base import Call, Effect, Tool
 from tenax.tools.files import EditFile, ReadFile, WriteFile
 from tenax.tools.finding import FindFiles, SearchFiles
 from tenax.tools.gate import Allowed, Asks, Done, Gate, Refused, Rule
-from tenax.tools.web import FetchPage
 
 __all__ = [
     "Allowed",
@@ -15,7 +14,6 @@ __all__ = [
     "Done",
     "EditFile",
     "Effect",
-    "FetchPage",
     "FindFiles",
     "Gate",
     "ReadFile",
