@@ -8,6 +8,7 @@ any moment, and the next one shows the same.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from tenax.config import Config
 from tenax.errors import (
     CannotOpen,
     ConfigError,
+    Gone,
     InvalidInput,
     Refused,
     TenaxError,
@@ -434,9 +436,12 @@ class Runtime:
     # -- talking ---------------------------------------------------------------------------------------------
 
     async def new(self, *, source: str = "api", leaving: str | None = None) -> str:
-        """A new conversation; its id. The one that is `leaving` it is left: a boundary."""
+        """A new conversation; its id. The one that the person is `leaving` for it is left: a boundary."""
         if leaving is not None:
-            await self.journal.summary(leaving)  # it has to be there
+            try:
+                await self.journal.summary(leaving)  # it has to be there
+            except Gone:  # it was deleted a moment ago: nothing is owed there
+                leaving = None
         conversation = self.journal.ids.conversation()
         opened = ConversationOpened(self._sync.user or "", self.journal.ids.stretch(), source=source)
         await self.journal.append(conversation, [opened])
@@ -446,7 +451,8 @@ class Runtime:
 
     async def left(self, conversation: str) -> None:
         """The person goes on in another conversation: a boundary."""
-        await self._readers.left(conversation, "switch")
+        with contextlib.suppress(Gone):
+            await self._readers.left(conversation, "switch")
 
     async def submit(
         self,

@@ -53,6 +53,14 @@ def test_a_new_conversation_names_the_one_that_is_left(page: Page) -> None:
     assert page.get("/conversations", limit=1) == before
 
 
+def test_one_that_was_deleted_can_be_left(page: Page) -> None:
+    """A page may name it a moment after: a message is not refused for that."""
+    gone = page.new()
+    assert page.http.delete(f"/api/conversations/{gone}").status_code == 204
+    assert page.post("/conversations", {"leaving": gone}, status=201)["id"] != gone
+    page.post(f"/conversations/{gone}/left", None, status=202)
+
+
 def test_what_a_person_does_with_it(page: Page) -> None:
     """Rename, pin, archive, fork, undo, clear, restore, delete: each is seen in what follows."""
     name = page.new()
