@@ -85,9 +85,7 @@ class Remembers(Protocol):
     async def block(self, conversation: str) -> str:
         """What the prompt says of it, for a whole stretch."""
 
-    async def recall(
-        self, conversation: str, words: str, *, turn: int, session: str
-    ) -> MemoryRecalled | None:
+    async def recall(self, conversation: str, words: str, *, turn: int) -> MemoryRecalled | None:
         """What is known about these words; None where there is nothing to say."""
 
 
@@ -189,6 +187,8 @@ class Run:
         self._partials: Partials | None = None
         self._prompt: tuple[ContextOpened, str] | None = None
         self._recalled = False
+        self._shared: bool | None = None
+        """Whether several people write here, as it was when the run began."""
 
     # -- the run ---------------------------------------------------------------------------------------------
 
@@ -343,9 +343,11 @@ class Run:
     async def _open_epoch(self) -> None:
         """Say what requests begin with, if that is another than it was."""
         opened, specs = self.history.context.opened, self.agent.gate.specs()
-        shared = self.agent.memory is not None and await self._while_away(
-            partial(self.journal.shared, self.conversation)
-        )
+        shared = opened is not None and str(opened.settings.get("signature")).endswith(_SHARED)
+        if self.agent.memory is not None and not shared and (opened is None or opened.memory is not None):
+            if self._shared is None:
+                self._shared = await self._while_away(partial(self.journal.shared, self.conversation))
+            shared = self._shared
         settings = {**self.agent.settings, "signature": self.agent.signature + _SHARED * shared}
         if opened is not None and opened.settings == settings and opened.model == self.model.name:
             return
@@ -397,10 +399,7 @@ class Run:
             each.message for each in self.history.context.items if each.person and inputs & set(each.seqs)
         ]
         words = "\n".join(text_of(each.parts) for each in asked)
-        session = (await self._while_away(lambda: self.journal.head(self.conversation))).stretch or ""
-        found = await self.agent.memory.recall(
-            self.conversation, words, turn=len(self.turns.runs), session=session
-        )
+        found = await self.agent.memory.recall(self.conversation, words, turn=len(self.turns.runs))
         if found is not None:
             await self.record(found)
             await self._catch_up()

@@ -318,15 +318,13 @@ class Memory:
             said.append((await self._journal.apart(manager.system_prompt))[:_PROVIDERS_CHARS_MAX])
         return "\n\n".join(each for each in said if each)
 
-    async def recall(
-        self, conversation: str, words: str, *, turn: int, session: str
-    ) -> MemoryRecalled | None:
+    async def recall(self, conversation: str, words: str, *, turn: int) -> MemoryRecalled | None:
         """What memories know about these words, as far as they say so in time."""
         query = words[:_QUERY_CHARS_MAX]
         texts: dict[str, str] = {}
         missed: list[str] = []
         facts: list[str] = []
-        asked = asyncio.create_task(self._ask_providers(conversation, query, turn, session))
+        asked = asyncio.create_task(self._ask_providers(conversation, query, turn))
         try:
             async with asyncio.timeout(RECALL_SECONDS):
                 recall, standing = await self._index(conversation)
@@ -344,27 +342,38 @@ class Memory:
         return MemoryRecalled(texts, missed, facts) if texts or missed else None
 
     async def _ask_providers(
-        self, conversation: str, query: str, turn: int, session: str
+        self, conversation: str, query: str, turn: int
     ) -> tuple[dict[str, str], list[str]]:
         """What providers know. Where several people write nobody could say which of it is for all of them."""
         manager = self._manager
         if manager is None:
             return {}, []
         manager.notify_all("on_turn_start", turn, query)
-        if await self._journal.shared(conversation):
-            return {}, []
-        found = await self._journal.apart(lambda: manager.recall(query, session_id=session))
-        return found.texts, list(found.missed)
+        journal = self._journal.journal
+
+        def work() -> tuple[dict[str, str], list[str]]:
+            if journal.shared(conversation):
+                return {}, []
+            found = manager.recall(query, session_id=journal.head(conversation).stretch or "")
+            return found.texts, list(found.missed)
+
+        return await self._journal.apart(work)
 
     async def _index(self, conversation: str | None) -> _Index:
         """The facts that may be used there, ready to be searched. Built once for each state of the memory.
 
         Building goes on when whoever waits for it gives up: the next one finds it.
         """
-        revision = await self._journal.apart(self._facts.revision)
-        place = conversation
-        if place not in {None, _ALL} and not await self._journal.shared(place or ""):
-            place = None
+
+        def look() -> tuple[int, str | None]:
+            revision = self._facts.revision()
+            if conversation in {None, _ALL} or (
+                revision and self._journal.journal.shared(conversation or "")
+            ):
+                return revision, conversation
+            return revision, None
+
+        revision, place = await self._journal.apart(look)
         key = (revision, place or "")
         found = self._indexes.get(key)
         if found is None or (found.done() and (found.cancelled() or found.exception())):
