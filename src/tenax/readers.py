@@ -278,8 +278,9 @@ class Readers:
 
     async def _mark(self, conversation: str) -> None:
         with contextlib.suppress(TenaxError):  # the store has it; this is for the end of the process
-            if not await self._is_unremembered(conversation):
-                self._lifecycle.mark_turn_completed(await self._stretch(conversation), self._owner)
+            shown = await self._journal.summary(conversation)
+            if shown.source not in UNREMEMBERED:
+                self._lifecycle.mark_turn_completed(shown.stretch, self._owner)
 
     async def _commit(self, stretch: str | None, reason: Reason) -> None:
         commit = partial(

@@ -88,6 +88,8 @@ class Memory:
         self._manager: MemoryManager | None = None
         self._followers: Sequence[Follower] = ()
         self._problems: Sequence[Plugged] = ()
+        self._missed: list[str] = []
+        """Who did not answer the last time."""
         self.ready = asyncio.Event()
         """Set unless providers are being loaded."""
         self.ready.set()
@@ -339,6 +341,9 @@ class Memory:
             given, late = {}, []
         texts.update({name: text[:_RECALLED_CHARS_MAX] for name, text in given.items()})
         missed += late
+        before, self._missed = self._missed, missed
+        if not texts and missed == before:
+            return None  # the same ones are silent as the last time, and that is stored
         return MemoryRecalled(texts, missed, facts) if texts or missed else None
 
     async def _ask_providers(
