@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
+import apsw
 import pytest
 
 from tenax.errors import OutcomeUnknown, StoreUnavailable
@@ -108,3 +109,29 @@ def test_a_flush_that_fails_while_the_log_is_copied_back_harms_no_later_append(
             assert list(left.values()) == ["before", *map(str, range(n + 1))]
         assert failures, "there was nothing to flush"
         journal.close()
+
+
+def test_what_was_copied_back_in_parts_survives_a_flush_that_fails_later(tmp_path: Path) -> None:
+    """A reader lets the log be copied back only in part, without a flush; the flush of the rest then fails."""
+    path = tmp_path / "tenax.db"
+    with FaultVfs(remembers=True) as disk:
+        journal = disk.open(path, clock=SimClock())
+        name = begin(journal, say("before"))
+        reader = apsw.Connection(str(path), vfs=disk.name)
+        reader.execute("begin; select count(*) from events").fetchall()
+        journal.append(name, [say("while it reads")])
+        copier = apsw.Connection(str(path), vfs=disk.name)
+        copier.pragma("user_version")
+        log, copied = copier.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        assert 0 < copied < log
+        reader.close()
+        disk.fail("sync", Fault.IOERR, file="main")
+        assert not journal.store.scrub()
+        disk.heal()
+        copier.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        copier.close()
+        journal.append(name, [say("after")])
+        said_before = ["before", "while it reads", "after"]
+        assert list(raw.stored(disk.after_power_loss(path, tmp_path / "lost"))[name].values()) == said_before
+        journal.close()
+        assert list(raw.stored(disk.after_power_loss(path, tmp_path / "shut"))[name].values()) == said_before

@@ -91,6 +91,7 @@ class SqliteStore(Store):
         self._heads_at = -1
         self._to_keep: dict[Key, HeadState] = {}
         self._unflushed = False
+        self._pin: apsw.Connection | None = None
         self._since = clock.monotonic()
         self._closed = threading.Event()
         self._instance: str | None = None
@@ -509,7 +510,7 @@ class SqliteStore(Store):
     # -- threads ---------------------------------------------------------------------------------------------
 
     def _after_commit(self, connection: apsw.Connection, database: str, pages: int) -> int:  # noqa: ARG002
-        if pages >= CHECKPOINT_PAGES and not self._checkpoint_due.is_set():
+        if pages >= CHECKPOINT_PAGES and self._pin is None and not self._checkpoint_due.is_set():
             self._checkpoint_due.set()
             self._start("checkpoint", self._checkpoint)
         return apsw.SQLITE_OK
@@ -547,12 +548,32 @@ class SqliteStore(Store):
 
     def _doubt(self, error: Exception) -> None:
         """After a failed checkpoint: the flush that failed may have been to harden partials in the log."""
-        self._unflushed = self._unflushed or not isinstance(
-            error, apsw.BusyError | apsw.LockedError | Trouble
-        )
+        if isinstance(error, apsw.BusyError | apsw.LockedError | Trouble):
+            return
+        self._unflushed = True
+        if self._pin is None:
+            self._keep_log()
+
+    def _keep_log(self) -> None:
+        """Keep the log whole until every process has let go of the store: the next one copies all of it back.
+
+        It may also have been the flush of the file. SQLite would copy the rest again, but not what it had copied in
+        part before, unflushed; once the log starts over, a power loss takes that. While somebody reads it cannot.
+        """
+        pin: apsw.Connection | None = None
+        try:
+            pin = self._connect()
+            pin.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            pin.execute("begin; select count(*) from store").fetchall()
+        except apsw.Error:  # the next checkpoint that fails tries again
+            _shut(pin)
+        else:
+            self._pin = pin
 
     def scrub(self) -> bool:
         """Empty the log, so that no older copy of a page is left in it."""
+        if self._pin is not None:
+            return False
         try:
             with self._write_lock:
                 connection = self._writing(durable=True)
@@ -615,6 +636,7 @@ class SqliteStore(Store):
     def _let_go(self) -> None:
         with self._write_lock:
             self._drop_connections()
+            _shut(self._pin)  # the last one: it leaves the log as it is
         if self._instance_file is not None and self._instance is not None:
             os.close(self._instance_file)
             _living.discard(self._instance)
