@@ -234,6 +234,7 @@ class ContextOpened(Event, frozen=True):
 
     `prompt` and `tools` are blobs, and so is `memory`, the part of the prompt that says what is remembered and what instruction
     files say: it is the same as long as the stretch lasts. Tool results up to `trimmed_to` are shortened, because the context was too long.
+    `settings` go into every request as they are. `signature` changes with what requests begin with; `shared`: several people write here.
     """
 
     kind: ClassVar[str] = "context.opened"
@@ -245,6 +246,8 @@ class ContextOpened(Event, frozen=True):
     renderer: int = 1
     trimmed_to: int = 0
     memory: Blob | None = None
+    signature: str = ""
+    shared: bool = False
 
 
 class ContextKept(Event, frozen=True):

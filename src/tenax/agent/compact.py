@@ -24,7 +24,7 @@ import msgspec
 from tenax.agent.history import History
 from tenax.agent.loop import Agent, Run
 from tenax.errors import OutcomeUnknown, StoreUnavailable
-from tenax.events import Blob, ContextKept, ContextOpened, ModelUsed
+from tenax.events import ContextKept, ModelUsed
 from tenax.fence import fence
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
@@ -430,8 +430,7 @@ class Compactor:
             await run.record(kept)
             await run.history.catch_up()
             return False
-        trimmed = ContextOpened("trimmed", opened.model, Blob(opened.prompt.blob), Blob(opened.tools.blob),
-                                opened.settings, opened.renderer, max(each.last for each in long), opened.memory)  # fmt: skip
+        trimmed = msgspec.structs.replace(opened, reason="trimmed", trimmed_to=max(each.last for each in long))
         await run.record(kept, trimmed)
         await run.history.catch_up()
         return True

@@ -57,8 +57,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _WATCH_PAUSE = 0.03
-_SHARED = ":shared"
-"""Ends a signature where several people write: what the prompt remembered before is not for all of them."""
 RENDERER = 1
 """Moves when the same events would be rendered to other bytes."""
 Ended = Literal["completed", "failed", "cancelled", "parked", "lost"]
@@ -343,15 +341,17 @@ class Run:
     async def _open_epoch(self) -> None:
         """Say what requests begin with, if that is another than it was."""
         opened, specs = self.history.context.opened, self.agent.gate.specs()
-        shared = opened is not None and str(opened.settings.get("signature")).endswith(_SHARED)
+        was_shared = opened is not None and opened.shared
+        shared = was_shared
         if self.agent.memory is not None and not shared and (opened is None or opened.memory is not None):
             if self._shared is None:
                 self._shared = await self._while_away(partial(self.journal.shared, self.conversation))
             shared = self._shared
-        settings = {**self.agent.settings, "signature": self.agent.signature + _SHARED * shared}
-        if opened is not None and opened.settings == settings and opened.model == self.model.name:
+        begins = (self.agent.signature, shared, self.model.name)
+        if opened is not None and (opened.signature, opened.shared, opened.model) == begins:
             return
-        stays = opened is not None and (not shared or str(opened.settings.get("signature")).endswith(_SHARED))
+        # What the prompt remembered for one person is not for several.
+        stays = opened is not None and shared == was_shared
         memory = opened.memory if opened is not None and stays else await self._remembered()
         text = await self._prompt_with(memory)
         prompt = await self._while_away(lambda: self.journal.put_blob(text.encode()))
@@ -359,7 +359,15 @@ class Run:
         reason: Literal["start", "changed"] = "start" if opened is None else "changed"
         await self.record(
             ContextOpened(
-                reason, self.model.name, Blob(prompt), Blob(tools), settings, RENDERER, memory=memory
+                reason,
+                self.model.name,
+                Blob(prompt),
+                Blob(tools),
+                self.agent.settings,
+                RENDERER,
+                memory=memory,
+                signature=self.agent.signature,
+                shared=shared,
             )
         )
         await self._catch_up()

@@ -4,7 +4,8 @@
 `python -m tenax.testing.provider --port 0 --script FILE [--log FILE]`, which says where it listens on its first line.
 It speaks OpenAI's format at `URL/v1` and Anthropic's at `URL`, streamed. The script is that of `tenax.models.scripted`;
 a trouble becomes what a real provider would do: a status, an error inside the stream, a cut connection, a broken chunk.
-Every request is kept byte for byte, in `received` and, if asked, in a file that `bodies_in` reads.
+A field that the real provider does not know is refused, as there. Every request is kept byte for byte, in `received`
+and, if asked, in a file that `bodies_in` reads.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ class Received(msgspec.Struct, frozen=True):
 class _Format(Protocol):
     """How a provider says things."""
 
+    fields: frozenset[str]
+    """What a request may hold. OpenAI's format is spoken by llama.cpp too, which knows one more."""
+
     def stream(self, model: str, turn: int, reply: Reply, words: int) -> Iterator[bytes]:
         """All events of a reply: a head, the pieces, and the end."""
 
@@ -72,6 +76,29 @@ def _halves(text: str) -> tuple[str, str]:
 
 
 class _OpenAI:
+    fields = frozenset(
+        {
+            "model",
+            "messages",
+            "stream",
+            "stream_options",
+            "tools",
+            "tool_choice",
+            "parallel_tool_calls",
+            "temperature",
+            "top_p",
+            "max_tokens",
+            "max_completion_tokens",
+            "stop",
+            "seed",
+            "presence_penalty",
+            "frequency_penalty",
+            "response_format",
+            "reasoning_effort",
+            "repeat_penalty",
+        }
+    )
+
     def stream(self, model: str, turn: int, reply: Reply, words: int) -> Iterator[bytes]:
         def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
             choice = {"index": 0, "delta": delta, "finish_reason": finish}
@@ -108,6 +135,24 @@ class _OpenAI:
 
 
 class _Anthropic:
+    fields = frozenset(
+        {
+            "model",
+            "messages",
+            "system",
+            "stream",
+            "tools",
+            "tool_choice",
+            "temperature",
+            "top_p",
+            "top_k",
+            "max_tokens",
+            "stop_sequences",
+            "metadata",
+            "thinking",
+        }
+    )
+
     def stream(self, model: str, turn: int, reply: Reply, words: int) -> Iterator[bytes]:
         def event(kind: str, **rest: object) -> bytes:
             return _event(_encode({"type": kind, **rest}), kind)
@@ -239,8 +284,10 @@ class Provider:
             told = voice.error(page, f"There is no {request.path}.") if refused else _encode(page)
             return await _send(writer, page if refused else 200, told)
         words = words_in(request.body)
-        if self.context and words > self.context:
-            return await _send(writer, 400, voice.error(400, voice.overflow(words, self.context)))
+        unknown = msgspec.json.decode(request.body).keys() - voice.fields
+        if unknown or (self.context and words > self.context):
+            why = f"Unknown: {', '.join(unknown)}." if unknown else voice.overflow(words, self.context or 0)
+            return await _send(writer, 400, voice.error(400, why))
         turn, reply = self.script.next(request.body, self._played)
         trouble = reply.trouble
         spoken = reply.words or reply.thoughts or reply.raw
