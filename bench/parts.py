@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench import appending, flat, peer, probe, recall, searching, storage, streaming, turns, waking, web
+from bench import (
+    appending,
+    flat,
+    peer,
+    probe,
+    recall,
+    searching,
+    storage,
+    streaming,
+    tools,
+    turns,
+    waking,
+    web,
+)
 from bench.lab import Lab
 from bench.measure import Row
 
@@ -18,6 +31,7 @@ PARTS: dict[str, tuple[str, Callable[[Lab], Iterator[Row]]]] = {
     "search": ("Search", searching.search),
     "peer": ("Beside a peer", peer.peer),
     "turns": ("A turn of the agent", turns.turns),
+    "tools": ("A call of a tool", tools.tools),
     "probe": ("What a compaction keeps", probe.probe),
     "recall": ("What is recalled", recall.recall),
     "waking": ("First words and restarts", waking.waking),

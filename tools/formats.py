@@ -9,12 +9,23 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from tenax.events import BODY_BYTES_MAX, KINDS, Blob, Copied, Event, Origin, Usage, encode
+from tenax.events import (
+    BODY_BYTES_MAX,
+    KINDS,
+    Blob,
+    Copied,
+    Event,
+    FileChange,
+    FileState,
+    Origin,
+    Usage,
+    encode,
+)
 from tenax.parts import Part, Text
 
 TARGET = Path(__file__).parents[1] / "docs" / "formats" / "events.md"
 PARTS = get_args(Part)
-VALUES = (Blob, Copied, Origin, Usage)
+VALUES = (Blob, Copied, FileChange, FileState, Origin, Usage)
 
 HEAD = f"""# Events
 
@@ -52,6 +63,7 @@ _SAMPLES: dict[object, object] = {
     dict: {"key": "value"},
     Blob: Blob("9f86d081"),
     Usage: Usage(input=1200, output=80),
+    FileChange: FileChange("notes.md", None, FileState(0o644, 12, "9f86d081", "9f86d081")),
 }
 
 

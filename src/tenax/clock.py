@@ -6,6 +6,7 @@ hand in a simulated one (`tenax.testing.SimClock`) and get the same run twice.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import uuid
@@ -13,7 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["Clock", "Ids", "SystemClock", "is_append_id", "rfc3339"]
+from tenax.errors import InvalidInput
+from tenax.when import zone_of
+
+__all__ = ["Clock", "Ids", "SystemClock", "is_append_id", "machine_zone", "rfc3339"]
 
 _CHANCE_BYTES = 16_384
 
@@ -107,6 +111,19 @@ def _tail(chance: bytes) -> bytes:
 def is_append_id(value: object) -> bool:
     """Whether these are bytes that `Ids.append` could have made: the store reads the time from them."""
     return isinstance(value, bytes) and len(value) == 16 and value[6] >> 4 == 7 and value[8] >> 6 == 2  # noqa: PLR2004
+
+
+def machine_zone() -> str:
+    """The IANA name of the zone that this machine lives in; UTC where it does not say."""
+    names = [os.environ.get("TZ", "").removeprefix(":")]
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        names.append(str(Path("/etc/localtime").resolve()).partition("zoneinfo/")[2])
+        names.append(Path("/etc/timezone").read_text("ascii").strip())
+    for name in filter(None, names):
+        with contextlib.suppress(InvalidInput):
+            zone_of(name)
+            return name
+    return "UTC"
 
 
 def rfc3339(at_us: int) -> str:

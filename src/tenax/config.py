@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
@@ -35,7 +35,7 @@ USUAL: Final = {
     "anthropic": ("https://api.anthropic.com", "ANTHROPIC_API_KEY"),
 }
 
-# Every name that the file may hold: at its top, in a section, in each section [models.NAME], and in each of [[rules]].
+# Every name that the file may hold: at its top, in a section, in each section [models.NAME] and [mcp.NAME], and in each of [[rules]].
 TOP: Final[Mapping[str, type]] = {"model": str, "fallback": list, "resume": str}
 SECTIONS: Final[Mapping[str, Mapping[str, type]]] = {
     "store": {"url": str},
@@ -54,6 +54,15 @@ MODEL: Final[Mapping[str, type]] = {
     "max_tokens": int,
     "price_input": float,
     "price_output": float,
+    "sees": bool,
+}
+MCP: Final[Mapping[str, type]] = {
+    "command": list,
+    "env": list,
+    "url": str,
+    "key": str,
+    "header": str,
+    "trusted": bool,
 }
 RULE: Final[Mapping[str, type]] = {"verdict": str, "tool": str, "touches": str}
 
@@ -86,6 +95,12 @@ class Secret:
     def __repr__(self) -> str:
         return "***"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and (self._value, self._where) == (other._value, other._where)
+
+    def __hash__(self) -> int:
+        return hash((self._value, self._where))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
@@ -102,12 +117,30 @@ class ModelSettings:
     max_tokens: int | None = None
     price_input: float | None = None
     price_output: float | None = None
+    sees: bool | None = None
+    """Whether it can be shown pictures; None: as is known of its family."""
 
     def cost(self, tokens_in: int, tokens_out: int) -> float | None:
         """What so many tokens cost at these prices, in US dollars; None where no price was set."""
         if self.price_input is None and self.price_output is None:
             return None
         return (tokens_in * (self.price_input or 0) + tokens_out * (self.price_output or 0)) / 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpSettings:
+    """One [mcp.NAME]: a server of tools that is started here, by `command`, or is at `url`."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    env: Mapping[str, str | Secret] = field(default_factory=dict)
+    """All that the command finds in its environment."""
+    url: str = field(default="", repr=False)  # may hold a password
+    key: Secret | None = None
+    header: str = ""
+    """Where the key goes; else it is the bearer token."""
+    trusted: bool = False
+    """What it says about its own tools counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +178,7 @@ class Config:
     tavily: Secret | None = None
     memory_review: bool = True  # a connected model looks over what was said, for what is worth remembering
     memory_providers: tuple[str, ...] = ()  # the plugins that are loaded
+    mcp: Mapping[str, McpSettings] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()  # as they were when this was read: `settings.Rules` has them as they are
     log: str = "warning"
     locked: Mapping[str, str] = field(default_factory=dict)  # setting -> the variable that set it
@@ -193,6 +227,7 @@ def load(env: Mapping[str, str], *, profile: str | None = None) -> Config:
         **_search(settings.get("search", {}), file, env),
         memory_review=memory_review,
         memory_providers=memory_providers,
+        mcp={name: mcp_settings(name, each, file, env) for name, each in settings.get("mcp", {}).items()},
         rules=_rules(settings, file),
         log=log,
         locked=locked,
@@ -202,6 +237,21 @@ def load(env: Mapping[str, str], *, profile: str | None = None) -> Config:
 def read_rules(file: Path) -> tuple[Rule, ...]:
     """The rules in this file; none where there is no file."""
     return _rules(_read(file, must_exist=False), file)
+
+
+def secrets(part: object) -> Iterator[str]:
+    """Every key that stands in this part of a configuration."""
+    inside: Iterable[object] = ()
+    if isinstance(part, Secret) and part._value:  # noqa: SLF001  (missing ones are no matter here)
+        yield part._value  # noqa: SLF001
+    elif isinstance(part, Mapping):
+        inside = part.values()
+    elif isinstance(part, tuple | list):
+        inside = part
+    elif is_dataclass(part):
+        inside = (getattr(part, each.name) for each in fields(part))
+    for each in inside:
+        yield from secrets(each)
 
 
 def shown(url: str) -> str:
@@ -335,6 +385,39 @@ def _memory(
     return review, tuple(dict.fromkeys(providers))
 
 
+def mcp_settings(name: str, values: Mapping[str, Any], file: Path, env: Mapping[str, str]) -> McpSettings:
+    """One server of tools. A variable or a key that is missing is told when it is needed."""
+    where, command, url = f"mcp.{name}", values.get("command", []), values.get("url", "")
+    if not re.fullmatch(r"(?=.{1,32}$)[a-z0-9]+([_-][a-z0-9]+)*", name):
+        raise ConfigError(
+            f"{where} in {file} cannot be the name of a server.",
+            hint="It is of small letters and digits, with single - or _ between them, 32 at most.",
+        )
+    needs = {"env": "command", "key": "url", "header": "key"}
+    if missing := [(each, other) for each, other in needs.items() if each in values and other not in values]:
+        raise ConfigError(f"{where} in {file} has {missing[0][0]} and no {missing[0][1]}.")
+    if bool(command) == bool(url) or not all(command) or any("\0" in each for each in command):
+        raise ConfigError(
+            f"{where} in {file} needs either a command or a url.",
+            hint='Write command = ["PROGRAM", "..."] or url = "https://...".',
+        )
+    if url:
+        model_url(url, f"{where}.url in {file}")
+    if not re.fullmatch(r"[A-Za-z0-9-]*", values.get("header", "")):
+        raise ConfigError(f"{where}.header in {file} is no name of a header.")
+    passed: dict[str, str | Secret] = {each: env[each] for each in ("PATH", "HOME", "LANG") if each in env}
+    passed |= {each: Secret(env.get(each), f"the variable {each}") for each in values.get("env", ())}
+    return McpSettings(
+        name=name,
+        command=tuple(command),
+        env=passed if command else {},
+        url=url,
+        key=_key(values["key"], f"{where}.key", file, env) if "key" in values else None,
+        header=values.get("header", ""),
+        trusted=values.get("trusted", False),
+    )
+
+
 def _rules(settings: Mapping[str, Any], file: Path) -> tuple[Rule, ...]:
     """What the person decided for all calls of a kind. A tool that is not there may come: its name is not looked up."""
     rules = []
@@ -426,18 +509,19 @@ def _model(label: str, values: Mapping[str, Any], file: Path, env: Mapping[str, 
         max_tokens=values.get("max_tokens"),
         price_input=values.get("price_input"),
         price_output=values.get("price_output"),
+        sees=values.get("sees"),
     )
 
 
 def model_url(url: str, where: str) -> str:
-    """The address of a model as it is used; `where` it was written is told where it is none."""
+    """An address as it is used; `where` it was written is told where it is none."""
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ConfigError(f"{where} is no address of a model.", hint="It begins with http:// or https://.")
+        raise ConfigError(f"{where} is no address.", hint="It begins with http:// or https://.")
     return url.rstrip("/")
 
 
@@ -492,11 +576,11 @@ def _check(settings: Mapping[str, Any], file: Path) -> None:
             _check_value(name, value, TOP[name], file)
         elif name in SECTIONS:
             _check_section(name, value, SECTIONS[name], file)
-        elif name == "models":
+        elif name in {"models", "mcp"}:
             if not isinstance(value, dict):
-                raise ConfigError(f"models in {file} are sections: write [models.NAME] on a line of its own.")
+                raise ConfigError(f"{name} in {file} are sections: write [{name}.NAME] on a line of its own.")
             for label, values in value.items():
-                _check_section(f"models.{label}", values, MODEL, file)
+                _check_section(f"{name}.{label}", values, MODEL if name == "models" else MCP, file)
         elif name == "rules":
             if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
                 raise ConfigError(
@@ -505,7 +589,7 @@ def _check(settings: Mapping[str, Any], file: Path) -> None:
             for n, values in enumerate(value, 1):
                 _check_section(f"rules[{n}]", values, RULE, file)
         else:
-            raise _unknown(name, [*TOP, *SECTIONS, "models", "rules"], file)
+            raise _unknown(name, [*TOP, *SECTIONS, "models", "mcp", "rules"], file)
 
 
 def _check_section(section: str, values: object, known: Mapping[str, type], file: Path) -> None:

@@ -21,6 +21,7 @@ from tenax.parts import Part
 
 __all__ = [
     "BODY_BYTES_MAX",
+    "DELEGATE",
     "FACTS",
     "KINDS",
     "PARTIALS",
@@ -42,6 +43,9 @@ __all__ = [
     "ConversationTitled",
     "Copied",
     "Event",
+    "FileChange",
+    "FileState",
+    "FilesChanged",
     "MemoryDue",
     "MemoryNoted",
     "MemoryRecalled",
@@ -54,6 +58,7 @@ __all__ = [
     "ModelRequested",
     "ModelUsed",
     "Origin",
+    "Reason",
     "ReplyDelta",
     "RunFinished",
     "RunLate",
@@ -63,6 +68,7 @@ __all__ = [
     "RunStop",
     "StretchEnded",
     "ToolFinished",
+    "ToolHanded",
     "ToolLate",
     "ToolStarted",
     "Unknown",
@@ -75,6 +81,10 @@ BODY_BYTES_MAX = 4 * 1024 * 1024
 """The largest body of one event. Larger things are blobs."""
 TEMPORARY = "temporary"
 """The `source` of a conversation of which nothing is remembered, and into which nothing is recalled."""
+DELEGATE = "delegate"
+"""The `source` of a conversation in which a sub-agent does the task of a call of another one (`parent`)."""
+Reason = Literal["new", "switch", "evicted", "idle", "compacted", "cleared", "shutdown"]
+"""What kind of boundary memories are owed something at."""
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -122,7 +132,10 @@ class Copied(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ConversationOpened(Event, frozen=True):
-    """The first event of every journal. Opens the first stretch."""
+    """The first event of every journal. Opens the first stretch.
+
+    `parent` is the stretch that it comes from: for a sub-agent the one that handed the task on, and `extra` names the call.
+    """
 
     kind: ClassVar[str] = "conversation.opened"
     person: ClassVar[bool] = True
@@ -234,7 +247,8 @@ class ContextOpened(Event, frozen=True):
 
     `prompt` and `tools` are blobs, and so is `memory`, the part of the prompt that says what is remembered and what instruction
     files say: it is the same as long as the stretch lasts. Tool results up to `trimmed_to` are shortened, because the context was too long.
-    `settings` go into every request as they are. `signature` changes with what requests begin with; `shared`: several people write here.
+    `settings` go into every request as they are. `signature` changes with what requests begin with; `shared`: several people write here;
+    `sees`: pictures are shown to the model, and not only named.
     """
 
     kind: ClassVar[str] = "context.opened"
@@ -248,6 +262,7 @@ class ContextOpened(Event, frozen=True):
     memory: Blob | None = None
     signature: str = ""
     shared: bool = False
+    sees: bool = False
 
 
 class ContextKept(Event, frozen=True):
@@ -403,7 +418,10 @@ class ApprovalAsked(Event, frozen=True):
 
 
 class ApprovalAnswered(Event, frozen=True):
-    """The answer to an approval. It is good for one call; `always` made a rule of `pattern` for later ones."""
+    """The answer to an approval. It is good for one call; `always` made a rule of `pattern` for later ones.
+
+    `words` are what the person said to a question of the model: they allow nothing.
+    """
 
     kind: ClassVar[str] = "approval.answered"
     person: ClassVar[bool] = True
@@ -413,6 +431,7 @@ class ApprovalAnswered(Event, frozen=True):
     by: str = ""
     why: str = ""
     pattern: str = ""
+    words: str = ""
 
 
 class ToolStarted(Event, frozen=True):
@@ -424,6 +443,16 @@ class ToolStarted(Event, frozen=True):
     name: str
     effect: Literal["pure", "idempotent", "once"]
     deadline: float
+
+
+class ToolHanded(Event, frozen=True):
+    """The call goes on in another conversation, and the run waits for its end. `asks`: a person is asked something there."""
+
+    kind: ClassVar[str] = "tool.handed"
+    message: int
+    call: str
+    conversation: str
+    asks: bool = False
 
 
 class ToolFinished(Event, frozen=True):
@@ -448,6 +477,40 @@ class ToolLate(Event, frozen=True):
     outcome: Literal["done", "failed", "denied", "cancelled", "unknown"]
     text: str
     cut: int = 0
+    repaired: bool = False
+
+
+class FileState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A file at one time. `hash` tells it from others; `blob` is what it held, where that is kept."""
+
+    mode: int
+    size: int
+    hash: str
+    blob: str | None = None
+
+
+class FileChange(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A file before and after; None: it was not there."""
+
+    path: str
+    before: FileState | None = None
+    after: FileState | None = None
+
+
+class FilesChanged(Event, frozen=True):
+    """What a call changed in the conversation's folder, or what came about there while it ran.
+
+    `total` is how many files its turn has changed so far, `missed` says what is not known. `undoes`: a person put back what
+    that turn changed; then it is no call of a tool.
+    """
+
+    kind: ClassVar[str] = "files.changed"
+    message: int
+    call: str
+    files: list[FileChange]
+    total: int
+    missed: str = ""
+    undoes: str = ""
     repaired: bool = False
 
 
@@ -519,7 +582,7 @@ class MemoryDue(Event, frozen=True):
     person: ClassVar[bool] = True
     session: str
     upto: int
-    reason: Literal["new", "switch", "evicted", "idle", "compacted", "cleared", "shutdown"]
+    reason: Reason
     owner: str = ""
 
 
@@ -560,8 +623,10 @@ KINDS: dict[str, type[Event]] = {
         ApprovalAsked,
         ApprovalAnswered,
         ToolStarted,
+        ToolHanded,
         ToolFinished,
         ToolLate,
+        FilesChanged,
         RunFinished,
         RunLate,
         RunSealed,

@@ -19,11 +19,11 @@ import time
 from collections import deque
 from concurrent.futures import wait as wait_for
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from tenax.errors import Gone, NoSuchConversation, StoreError
-from tenax.events import MemoryDue
+from tenax.events import MemoryDue, Reason
 from tenax.memory.lane import Lane, said
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ __all__ = ["SessionLifecycle"]
 
 log = logging.getLogger(__name__)
 
-Reason = Literal["new", "switch", "evicted", "idle", "compacted", "cleared", "shutdown"]
 DEADLINE_SECONDS = 30.0
 WAIT_SECONDS_MAX = 300.0
 _DRAINED_AT_ONCE = 8

@@ -48,6 +48,8 @@ class Listed(msgspec.Struct, frozen=True):
     running: bool
     temporary: bool
     """Nothing is remembered of it."""
+    parent: str | None
+    """The conversation whose sub-agent works here."""
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -60,7 +62,8 @@ class Moved(msgspec.Struct, frozen=True):
 
 def listed(each: Summary, words: str | None) -> Listed:
     return Listed(each.conversation, each.title, words, each.messages, each.source, rfc3339(each.opened_at),
-                  rfc3339(each.updated_at), each.pinned, each.archived, each.running, each.source == TEMPORARY)  # fmt: skip
+                  rfc3339(each.updated_at), each.pinned, each.archived, each.running, each.source == TEMPORARY,
+                  each.parent)  # fmt: skip
 
 
 def first_words(journal: Journal, conversation: str) -> str | None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 __all__ = [
+    "Extracted",
     "File",
     "Image",
     "Part",
@@ -50,6 +51,16 @@ class Image(_Part, frozen=True, tag="image"):
 
     blob: str
     media_type: str
+    name: str = ""
+    width: int = 0
+    height: int = 0
+
+
+class Extracted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The words that were taken out of a file, as a blob of their own."""
+
+    blob: str
+    bytes: int
 
 
 class File(_Part, frozen=True, tag="file"):
@@ -58,6 +69,8 @@ class File(_Part, frozen=True, tag="file"):
     blob: str
     media_type: str
     name: str = ""
+    bytes: int = 0
+    text: Extracted | None = None
 
 
 class ToolCall(_Part, frozen=True, tag="tool_call"):
@@ -102,7 +115,7 @@ def searchable(parts: Iterable[Part]) -> str:
                     found += leaves(msgspec.json.decode(arguments))
                 except (msgspec.DecodeError, RecursionError):  # a model wrote it
                     found.append(arguments)
-            case File(name=name):
+            case File(name=name) | Image(name=name):
                 found.append(name)
     return "\n".join(each for each in found if each)
 

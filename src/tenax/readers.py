@@ -28,10 +28,10 @@ from tenax.errors import (
     StoreUnavailable,
     TenaxError,
 )
-from tenax.events import TEMPORARY, ModelUsed, RunStarted
+from tenax.events import DELEGATE, TEMPORARY, ModelUsed, Reason, RunStarted
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Behind, Lease, Reader
-from tenax.lifecycle import Reason, SessionLifecycle
+from tenax.lifecycle import SessionLifecycle
 from tenax.memory import Loaded, MemoryManager, find_plugins, load_plugin
 from tenax.memory.base import BUILT_IN
 from tenax.memory.follow import Follower
@@ -47,7 +47,7 @@ __all__ = ["UNREMEMBERED", "Readers"]
 
 log = logging.getLogger(__name__)
 
-UNREMEMBERED: Final = frozenset({TEMPORARY, TOUR})
+UNREMEMBERED: Final = frozenset({DELEGATE, TEMPORARY, TOUR})
 """Sources of conversations of which nothing is remembered."""
 IDLE_SECONDS: Final = 3600.0
 QUIET_SECONDS = 20.0

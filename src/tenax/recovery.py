@@ -327,8 +327,8 @@ def _end(journal: Journal, conversation: str, run_id: str, lease: Lease) -> None
     run = turns.run
     if run is not None and run.id == run_id:
         step = run.step
-        if step and run.waits and not run.request and not any(each.started for each in step.open):
-            raise RunConflict(f"Run {run_id} waits for an approval.", hint="answer it")
+        if step and (run.waits or run.handed) and run.at_rest:
+            raise RunConflict(f"Run {run_id} waits for an answer, or for a sub-agent.", hint="answer it")
         events = interruption(run, _GONE)
     elif head.run is not None:
         raise RunConflict(f"Another run than {run_id} is open.")

@@ -18,12 +18,14 @@ from typing import Literal
 import msgspec
 
 from tenax.agent.history import History
-from tenax.agent.loop import Agent, Ended, Holder, Run
+from tenax.agent.loop import Agent, Ended, Holder, Rendered, Run
+from tenax.changes import Changes
 from tenax.errors import ConfigError, Gone, LeaseLost, NoSuchConversation, StoreUnavailable, TenaxError
-from tenax.events import ApprovalAnswered, Event, RunFinished, RunStarted
+from tenax.events import ApprovalAnswered, Event, RunFinished, RunStarted, RunStop
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Lease
 from tenax.recovery import interruption
+from tenax.tools.delegate import TASK, Made, made_by
 from tenax.views.turns import OpenRun, Turns
 
 __all__ = ["RESUMES_MAX", "RESUME_SECONDS", "Lanes", "Policy"]
@@ -33,9 +35,12 @@ log = logging.getLogger(__name__)
 RESUMES_MAX = 2
 RESUME_SECONDS = 15 * 60.0
 HISTORIES_MAX = 128
+_MADE_MAX = 10_000
 _LOOK_SECONDS = 2.0
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
+_NEWER = "A newer message came instead."
+_INSTEAD = {"ask": "The person said something else instead."}
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -65,6 +70,7 @@ class Lanes:
         compact: Callable[[Run], Awaitable[bool]] | None = None,
         answered: Callable[[str], None] = lambda _conversation: None,
         evicted: Callable[[str], None] = lambda _conversation: None,
+        changes: Changes | None = None,
     ) -> None:
         self._journal = journal
         self._agent = agent
@@ -73,12 +79,16 @@ class Lanes:
         self._policy = policy
         self._holder = holder
         self._compact = compact
+        self._changes = changes
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._again: dict[str, bool] = {}
         """Lanes that were woken while they were at work, and whether to go on with what was interrupted."""
         self._kept: dict[str, Lease] = {}
         """Leases that could not be given back, because the store was away."""
         self._histories: OrderedDict[str, History] = OrderedDict()
+        self._rendered: dict[str, Rendered] = {}
+        """What was sent in the conversations that are folded here."""
+        self._made: dict[str, Made | None] = {}
         self._closed = False
         self._me = ""
 
@@ -110,6 +120,55 @@ class Lanes:
             task.cancel()
             await asyncio.wait({task})
         self._begin(conversation, self._drive(conversation, patient=True, resume=False, taken=taken))
+
+    async def stop(self, conversation: str) -> None:
+        """Ask the run to stop, wherever it is."""
+        run = (await self._journal.head(conversation)).run
+        if run is not None:
+            await self._journal.append(conversation, [RunStop(self._journal.user or "")], run=run)
+            self.wake(conversation, patient=False)
+
+    # -- sub-agents ------------------------------------------------------------------------------------------
+
+    async def turns(self, conversation: str) -> Turns:
+        """What is open there now."""
+        history = self.history(conversation)
+        await history.catch_up()
+        return history.turns
+
+    async def made(self, conversation: str) -> Made | None:
+        """The call that a conversation is for, if it is a sub-agent's."""
+        if conversation not in self._made:
+            if len(self._made) >= _MADE_MAX:
+                self._made.clear()
+            self._made[conversation] = await made_by(self._journal, conversation)
+        return self._made[conversation]
+
+    async def payer(self, conversation: str) -> str:
+        """The conversation whose budget it is: that of a sub-agent is its parent's."""
+        made = await self.made(conversation)
+        return made.conversation if made is not None else conversation
+
+    async def wanted(self, history: History) -> bool:
+        """Whether the call still waits for which the open run works. What a person asked for always is."""
+        made, run = await self.made(history.conversation), history.turns.run
+        if made is None or run is None or TASK not in run.inputs:
+            return True
+        try:
+            turns = await self.turns(made.conversation)
+        except (Gone, NoSuchConversation):
+            return False
+        parent = turns.run or turns.resumable
+        if parent is None or turns.stopped or parent.stop or parent.step is None:
+            return False
+        call = parent.step.calls.get(made.call) if parent.step.message == made.message else None
+        return call is not None and not call.finished
+
+    async def tell(self, conversation: str) -> None:
+        """Something moved there: the run whose call it works for looks at it."""
+        made = await self.made(conversation)
+        if made is not None:
+            self.wake(made.conversation)
 
     async def idle(self, conversation: str) -> None:
         """Wait until this process has nothing to do there."""
@@ -180,6 +239,8 @@ class Lanes:
     async def _left(self, conversation: str, *, owned: bool, worked: bool) -> bool:
         """Whether there is more to do: after giving the lease back, or while another process has it."""
         head = await self._journal.head(conversation)
+        if owned and head.run is not None and head.head > self.history(conversation).seq:
+            return True  # a stop or an answer came while the lease was given back, and whoever sent it could not claim it
         if head.unanswered == 0 and (owned or head.run is None):
             return False
         if owned:
@@ -199,6 +260,7 @@ class Lanes:
                     break
                 resume, taken, worked = False, False, True
                 ended = await self._run(history, lease, run)
+                await self.tell(conversation)
                 if ended == "completed":
                     self._answered(conversation)
                 if ended in {"parked", "lost"}:
@@ -213,10 +275,14 @@ class Lanes:
 
     def _look_again_at_expiry(self, history: History) -> None:
         """An approval that nobody answers is denied when its time is over, without anybody coming by."""
-        waits = history.turns.run.waits if history.turns.run is not None else []
-        ends = [each.asked.expires_at for each in waits if each.asked is not None]
-        if ends:
-            seconds = max(0.0, (max(ends) - self._journal.clock.now_us()) / 1e6) + _FIRST_PAUSE
+        run = history.turns.run
+        calls = run.step.open if run is not None and run.step is not None else []
+        ends = [each.asked.expires_at for each in calls if each.asked and not each.answered]
+        late = [each.handed_at + int(each.started.deadline * 1e6) for each in calls
+                if each.started and each.handed and not each.handed.asks]  # fmt: skip
+        if ends or late:
+            first = min([*late, max(ends)] if ends else late)
+            seconds = max(0.0, (first - self._journal.clock.now_us()) / 1e6) + _FIRST_PAUSE
             asyncio.get_running_loop().call_later(seconds, self.wake, history.conversation)
 
     def history(self, conversation: str) -> History:
@@ -224,7 +290,9 @@ class Lanes:
         history = self._histories.pop(conversation, None) or History(self._journal, conversation)
         self._histories[conversation] = history
         if len(self._histories) > HISTORIES_MAX:
-            self._evicted(self._histories.popitem(last=False)[0])
+            oldest, _ = self._histories.popitem(last=False)
+            self._rendered.pop(oldest, None)
+            self._evicted(oldest)
         return history
 
     async def _run(self, history: History, lease: Lease, run: str) -> Ended:
@@ -238,6 +306,9 @@ class Lanes:
             holder=self._holder,
             asks=self._policy.asks,
             compact=self._compact,
+            kin=self,
+            changes=self._changes,
+            rendered=self._rendered.setdefault(history.conversation, Rendered(self._journal)),
         )
         try:
             return await acting.go()
@@ -256,9 +327,13 @@ class Lanes:
         turns = history.turns
         if turns.run is not None:
             if not taken and _parked(turns.run):
-                return await self._unpark(history, lease, turns.run)
+                found = await self._unpark(history, lease, turns.run)
+                if found is not None:
+                    await self.tell(history.conversation)
+                return found
             why = "Somebody else took over." if taken else "The process that ran it is gone."
             await self._append(history, lease, turns.run.id, *interruption(turns.run, why))
+            await history.catch_up()  # something else may have come between
             turns = history.turns
         before = turns.resumable
         if before is not None and (resume or self._may_resume(turns, before)):
@@ -278,18 +353,21 @@ class Lanes:
         return run
 
     async def _unpark(self, history: History, lease: Lease, run: OpenRun) -> str | None:
-        """Go on with a run that waited for a person, once all is answered. A newer message is an answer too: no."""
+        """Go on with a run that waited for a person, once all is answered. A newer message of a person is an answer too: no."""
         if history.turns.stopped:
             return run.id
         waits = run.waits
         now = self._journal.clock.now_us()
-        if waits and history.turns.waiting and run.step is not None:
+        said = any(not each.system for each in history.turns.waiting.values())
+        if waits and said and run.step is not None:
             denied: list[Event] = [
-                ApprovalAnswered(run.step.message, each.call.id, "no", why="A newer message came instead.")
+                ApprovalAnswered(
+                    run.step.message, each.call.id, "no", why=_INSTEAD.get(each.call.name, _NEWER)
+                )
                 for each in waits
             ]
             await self._append(history, lease, run.id, *denied)
-        elif any(each.asked is not None and each.asked.expires_at >= now for each in waits):
+        elif not run.handed and any(each.asked and each.asked.expires_at >= now for each in waits):
             return None
         return run.id
 
@@ -311,7 +389,5 @@ class Lanes:
 
 
 def _parked(run: OpenRun) -> bool:
-    """Whether a run waits, or waited, for a person: nothing of it is under way, and somebody was asked."""
-    if run.step is None or run.request:
-        return False
-    return any(each.asked for each in run.step.open) and not any(each.started for each in run.step.open)
+    """Whether a run waits, or waited, for a person or a sub-agent, and nothing of it is under way."""
+    return run.step is not None and run.at_rest and any(each.asked or each.handed for each in run.step.open)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,18 +26,24 @@ from tenax.agent.history import History, context_at
 from tenax.agent.instructions import instructions
 from tenax.agent.loop import Agent, Limits, Rendered
 from tenax.agent.prompt import PROMPT
+from tenax.agent.skills import ReadSkill, Skills
 from tenax.agent.titles import give_title
 from tenax.agent.tour import TOUR, tour_model
-from tenax.config import Config
+from tenax.attachments import COUNT_MAX, Attachments
+from tenax.changes import Changes, PutBack, TurnChanges
+from tenax.config import Config, secrets
 from tenax.errors import (
     CannotOpen,
     ConfigError,
+    DedupReused,
     Gone,
     InvalidInput,
+    NoSuchConversation,
     Refused,
     TenaxError,
 )
 from tenax.events import (
+    DELEGATE,
     TEMPORARY,
     ApprovalAnswered,
     ApprovalAsked,
@@ -48,7 +54,8 @@ from tenax.events import (
     ConversationTitled,
     MessageUser,
     ModelRequested,
-    RunStop,
+    ToolFinished,
+    ToolLate,
 )
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
@@ -62,6 +69,7 @@ from tenax.readers import UNREMEMBERED, Readers
 from tenax.recovery import mend, open_rows
 from tenax.rules import Rule, exactly, proposals
 from tenax.runner import RESUME_SECONDS, Lanes, Policy
+from tenax.schedules import Scheduler
 from tenax.sessions import SessionDB
 from tenax.settings import Rules, add_rule, choose_model, remove_rule
 from tenax.tools import (
@@ -75,7 +83,16 @@ from tenax.tools import (
     Tool,
     WriteFile,
 )
+from tenax.tools.ask import WORDS_CHARS_MAX, Ask
+from tenax.tools.delegate import BRIEF, STEPS_MAX, Delegate, made_in, offered
+from tenax.tools.mcp import McpServers
 from tenax.tools.memory import UseMemory
+from tenax.tools.recollect import SearchConversations
+from tenax.tools.redact import Redact
+from tenax.tools.sandbox import Sandbox
+from tenax.tools.schedule import UseSchedules
+from tenax.tools.shell import Background, Finished, Shell
+from tenax.tools.todo import Todo
 from tenax.views.transcript import Change, Row, Transcript
 from tenax.views.turns import Turns
 
@@ -85,6 +102,7 @@ log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 5.0
 _UPKEEP_SECONDS = 10.0
+_COLLECT_SECONDS = 3600.0
 _TITLE_SECONDS = 30.0
 _SOURCES_MAX = 10_000
 _FOLDED_AT_ONCE = 5000
@@ -146,15 +164,33 @@ class Runtime:
         self._limits = limits or Limits(
             dollars_conversation=config.budget_conversation, dollars_day=config.budget_day
         )
-        self._instructions: Callable[[], str] | None = (
-            partial(instructions, config.tools_folder, config.places.config / "AGENTS.md", Path.home())
-            if context_files
-            else None
+        self._context_files = context_files
+        self._skills = Skills(
+            config.places.data / "skills" if self._owner else None,
+            config.tools_folder if context_files else None,
         )
         self._lives = Lives(self.journal)
         self.list = LiveList(self.journal)
+        self.attachments = Attachments(self.journal)
         self._held = Held(self.journal, config.places.data / "spool", self._on_held(on_held))
+        places = config.places
+        self._changes = Changes(
+            self.journal,
+            config.tools_folder,
+            places.data / "files",
+            (places.config, places.data, places.state),
+        )
         self._rules = Rules(config, allows=self._owner)
+        self._redact = Redact(lambda: secrets(self._config))
+        self.mcp = McpServers(config.tools_folder, config.places.state / "mcp", self._other_tools)
+        """The servers whose tools are offered beside our own. They are the owner's, and nobody else's."""
+        self._background = Background(
+            Sandbox(_own_files(config)),
+            self._process_ended,
+            config.places.data / "background",
+            self._sync.user or "",
+            self._redact,
+        )
         self._agent: Agent | None = None
         self._apart: dict[str, Agent] = {}
         """Who answers where nothing is remembered, by the source of the conversation."""
@@ -165,7 +201,9 @@ class Runtime:
         self._besides: set[asyncio.Task[None]] = set()
         self._lanes: Lanes | None = None
         self._compactor = Compactor(self._sync, self._readers.must_keep, self._readers.compacted)
+        self._schedules = Scheduler(self.journal, self._why_silent, self._wake)
         self._upkeep: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
         self._owned: set[str] | None = None
 
     async def __aenter__(self) -> Self:
@@ -179,13 +217,17 @@ class Runtime:
 
     async def start(self) -> None:
         """Repair what dead processes left, and go on with it. Nothing has to be read for that."""
+        self.mcp.use(self._config.mcp if self._owner else {})
         await self._unless_away(self._look_after)
         await self._readers.start(reviews=self._serves)
         self._upkeep = asyncio.create_task(self._keep_up(), name="upkeep")
+        if self._serves:
+            self._asking = asyncio.create_task(self._schedules.run(), name="schedules")
 
     async def _look_after(self) -> None:
         """See to what nobody has any more: at the start all of it, later what somebody had the last time."""
         await self._held.sweep()
+        self._beside("background", self._background.sweep)
         owned: set[str] = set()
         for each in await self.journal.unfinished():
             name = each.conversation
@@ -196,7 +238,11 @@ class Runtime:
                     self.lanes.wake(name, patient=False)
                 elif each.run is not None:
                     await self._mend(name, each.run)
+        for name in (self._owned or set()) - {each.conversation for each in await self.journal.unfinished()}:
+            with contextlib.suppress(Gone, NoSuchConversation):
+                await self.lanes.tell(name)  # whoever ran it may have died before it did
         self._owned = owned
+        self._beside("changes", lambda: self._changes.soon(self._changes.settle(), seconds=60.0))
 
     async def _mend(self, conversation: str, run: str) -> None:
         """Nobody goes on with it here; but a run whose owner is gone is shown as one."""
@@ -211,7 +257,11 @@ class Runtime:
             await self._unless_away(self._go_on_all)
         if self._serves or self._is_set_up():
             await self._unless_away(self._held.prepare)
+        collected = -_COLLECT_SECONDS
         while self._serves:
+            if (now := self.journal.clock.monotonic()) - collected >= _COLLECT_SECONDS:
+                collected = now
+                await self._unless_away(self.journal.collect_blobs)
             await asyncio.sleep(_UPKEEP_SECONDS)
             await self._unless_away(self._look_after)
             await self._unless_away(self._readers.settle)
@@ -235,15 +285,18 @@ class Runtime:
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + _CLOSE_SECONDS
-        if self._upkeep is not None:
-            self._upkeep.cancel()
-            await asyncio.wait({self._upkeep}, timeout=0.5)
+        if tasks := {task for task in (self._upkeep, self._asking) if task is not None}:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=0.5)
         for task in self._besides:
             task.cancel()
         await self._lives.close()
         await self.list.close()
         if self._lanes is not None:
             await self._lanes.close()
+        await self._background.close()
+        await self.mcp.close()
         await self._readers.close(max(0.5, (until - loop.time()) / 2))
         for agent in (self._agent, *self._before):
             for model in agent.models if agent is not None else ():
@@ -266,6 +319,11 @@ class Runtime:
         return tell
 
     @property
+    def schedules(self) -> Scheduler:
+        """What is asked by itself, and when."""
+        return self._schedules
+
+    @property
     def memory(self) -> Memory:
         """What is remembered beyond a conversation."""
         return self._readers.memory
@@ -280,6 +338,7 @@ class Runtime:
     async def configure(self, config: Config) -> None:
         """Answer with this configuration from now on. A run that is under way ends as it began."""
         self._config = config
+        self.mcp.use(config.mcp if self._owner else {})
         self._made_anew()
         await self._unless_away(self._look_after)
 
@@ -288,6 +347,14 @@ class Runtime:
         if self._agent is not None:
             self._before.append(self._agent)
             self._agent = None
+            self._apart.pop(DELEGATE, None)
+
+    def _other_tools(self) -> None:
+        """The tools of a server are others: whoever answers next has them. The models stay, and a run keeps its agent."""
+        if self._agent is not None:
+            self._agent = replace(self._agent, gate=self._gate())
+            self._apart.pop(DELEGATE, None)
+            self._apart.pop(TEMPORARY, None)
 
     async def use_model(self, label: str) -> None:
         """Answer with this model of the configuration from now on, here and in whatever starts later."""
@@ -325,28 +392,40 @@ class Runtime:
     def _is_set_up(self) -> bool:
         return self._models is not None or self._config.model is not None
 
+    def _wake(self, conversation: str) -> None:
+        self.lanes.wake(conversation)
+
     async def _can_answer(self, conversation: str) -> bool:
+        return not await self._why_silent(conversation)
+
+    async def _why_silent(self, conversation: str) -> str:
+        """Why nobody can answer there; "" where somebody can."""
         try:
             await self._agent_for(conversation)
-        except ConfigError:
-            return False
-        return True
+        except ConfigError as error:
+            return str(error)
+        return ""
 
     @property
     def agent(self) -> Agent:
         """What answers. Raises ConfigError where no model is set up."""
         if self._agent is None:
-            tools: list[Tool[Any]] = [*_tools(self._config), UseMemory(self.memory)]
-            tools += self._readers.tools({each.name for each in tools})
             self._agent = Agent(
                 self._connected(),
                 PROMPT,
-                Gate(tools, self._rules),
+                self._gate(),
                 limits=self._limits,
                 memory=self.memory,
                 instructions=self._instructions,
             )
         return self._agent
+
+    def _gate(self) -> Gate:
+        tools: list[Tool[Any]] = [*self._tools(), UseMemory(self.memory)]
+        tools += [SearchConversations(self.journal, UNREMEMBERED), UseSchedules(self._schedules)]
+        tools.append(Delegate(self.journal, self.lanes.turns, partial(self.lanes.wake, patient=False)))
+        tools += self._readers.tools({each.name for each in tools})
+        return Gate(tools, self._rules, self._redact)
 
     async def _agent_for(self, conversation: str) -> Agent:
         """What answers there: in a tour the scripted model, and where nothing is remembered one without a memory."""
@@ -357,15 +436,56 @@ class Runtime:
         source = self._sources[conversation]
         if source not in UNREMEMBERED:
             return self.agent
+        if source == DELEGATE:
+            return self._sub_agent()
         agent = self._apart.get(source)
         if agent is None or (source == TEMPORARY and agent.models is not self.agent.models):
             models = (tour_model(),) if source == TOUR else self.agent.models
-            tools: list[Tool[Any]] = [ReadFile(), WriteFile()] if source == TOUR else _tools(self._config)
+            tools: list[Tool[Any]] = [ReadFile(), WriteFile()] if source == TOUR else self._tools()
             rules = Rules(self._config, allows=False) if source == TOUR else self._rules
             files = None if source == TOUR else self._instructions
-            agent = Agent(models, PROMPT, Gate(tools, rules), limits=self._limits, instructions=files)
+            agent = Agent(
+                models, PROMPT, Gate(tools, rules, self._redact), limits=self._limits, instructions=files
+            )
             self._apart[source] = agent
         return agent
+
+    def _tools(self) -> list[Tool[Any]]:
+        """What every agent can do, but for that of a tour."""
+        shell = [Shell(self._background.sandbox, self._redact), *self._background.tools()]
+        own = [
+            *_tools(self._config, self._rules),
+            *shell,
+            Ask(),
+            Todo(),
+            ReadSkill(self._skills, self._rules),
+        ]
+        return [*own, *self.mcp.tools({each.name for each in own})]
+
+    def _instructions(self) -> str:
+        """What files want whoever answers to know. It is read when a stretch begins."""
+        folder, personal = self._config.tools_folder, self._config.places.config / "AGENTS.md"
+        read = partial(instructions, folder, personal, Path.home(), owner=self._owner)
+        return "\n\n".join(filter(None, [read() if self._context_files else "", self._skills.told()]))
+
+    def _sub_agent(self) -> Agent:
+        """Who does a task that was handed on: the same models, tools and rules, behind a gate of its own."""
+        if DELEGATE not in self._apart:
+            whole = self.agent
+            self._apart[DELEGATE] = replace(
+                whole,
+                prompt=f"{whole.prompt}\n\n{BRIEF}",
+                gate=whole.gate.only(offered(whole.gate.tools())),
+                limits=msgspec.structs.replace(whole.limits, steps=min(STEPS_MAX, whole.limits.steps)),
+                memory=None,
+            )
+        return self._apart[DELEGATE]
+
+    async def _process_ended(self, ended: Finished) -> None:
+        """Tell a conversation that its background process ended. What a dead Tenax left is answered by who serves."""
+        once, wake = Dedup("background", ended.id), self._serves or not ended.lost
+        with contextlib.suppress(Gone, NoSuchConversation, DedupReused):
+            await self.submit(ended.conversation, ended.text, system=True, dedup=once, wake=wake)
 
     def _connected(self) -> tuple[Model, ...]:
         if self._models is not None:
@@ -391,6 +511,7 @@ class Runtime:
                 self._compactor.make_room,
                 self._answered,
                 self._evicted,
+                self._changes,
             )
         return self._lanes
 
@@ -462,30 +583,35 @@ class Runtime:
         how: How = "queue",
         author: str = "",
         dedup: Dedup | None = None,
+        system: bool = False,
+        wake: bool = True,
     ) -> Recorded:
         """Store a message and see to it that it is answered. When this returns it is safe.
 
         While a run is busy: `queue` waits behind it, `steer` stands in its next request, `interrupt` stops it,
-        `take over` takes it from the process that has it.
+        `take over` takes it from the process that has it. `system`: it is Tenax's own, not a person's, and is stored
+        also where nobody can answer yet. Without `wake` it waits for whoever answers there next.
         """
         parts: list[Part] = [Text(words)] if isinstance(words, str) else list(words)
         if not any(each.text.strip() if isinstance(each, Text) else True for each in parts):
             raise InvalidInput("The message is empty.")
+        if sum(not isinstance(each, Text) for each in parts) > COUNT_MAX:
+            raise InvalidInput(f"A message takes {COUNT_MAX} attachments.", hint="Send the rest apart.")
         lanes = self.lanes
-        await self._agent_for(conversation)  # who could not be answered is told before anything is stored
-        message = MessageUser(parts, author, ask=True, how="queue" if how == "take over" else how)
+        if not system:
+            await self._agent_for(conversation)  # who could not be answered is told before anything is stored
+        busy: Any = "queue" if how == "take over" else how
+        message = MessageUser(parts, author, ask=True, how=busy, system=system)
         (stored,) = await self.journal.append(conversation, [message], dedup=dedup)
         if how == "take over":
             await lanes.take_over(conversation)
-        lanes.wake(stored.conversation)
+        if wake:
+            lanes.wake(stored.conversation)
         return stored
 
     async def stop(self, conversation: str) -> None:
-        """Stop the run, wherever it is."""
-        run = (await self.journal.head(conversation)).run
-        if run is not None:
-            await self.journal.append(conversation, [RunStop(self._sync.user or "")], run=run)
-            self.lanes.wake(conversation, patient=False)
+        """Stop the run, wherever it is, and what its sub-agents do."""
+        await self.lanes.stop(conversation)
 
     async def go_on(self, conversation: str) -> None:
         """Go on with a run that was interrupted and is not gone on with by itself."""
@@ -520,24 +646,37 @@ class Runtime:
         return Call(self._sync.user or "", conversation, message, call, self._config.tools_folder)
 
     async def answer(
-        self, conversation: str, message: int, call: str, answer: Answer, *, pattern: str = ""
+        self,
+        conversation: str,
+        message: int,
+        call: str,
+        answer: Answer,
+        *,
+        pattern: str = "",
+        words: str = "",
     ) -> None:
         """Answer an approval. Raises InvalidInput where nothing was asked, or it was answered already.
 
         `always` makes a rule of the pattern first, which has to fit this call. Only the local user can: the rules are
-        those of the person who runs this Tenax.
+        those of the person who runs this Tenax. A question of the model is answered with `once` and `words`, or with `no`.
         """
         run = (await self._history(conversation)).turns.run
         waits = [each.asked for each in run.waits if each.asked is not None] if run is not None else []
         asked = next((each for each in waits if (each.message, each.call) == (message, call)), None)
         if run is None or asked is None:
             raise InvalidInput("Nothing was asked there, or it was answered already.")
+        if (asked.name == Ask.name and answer != "no") != bool(words.strip()) or len(words) > WORDS_CHARS_MAX:
+            raise InvalidInput(
+                f"A question is answered with words, up to {WORDS_CHARS_MAX:,} characters; nothing else is."
+            )
         if answer == "always":
             await self._allow_always(conversation, asked, pattern)
         elif answer == "conversation" and not (await self._question(conversation, asked)).conversation:
             raise Refused("This is asked every time, so it can be allowed once only.")
         kept = pattern if answer == "always" else ""
-        answered = ApprovalAnswered(message, call, answer, by=self._sync.user or "", pattern=kept)
+        by = self._sync.user or ""
+        why = "The person gave no answer." if asked.name == Ask.name and answer == "no" else ""
+        answered = ApprovalAnswered(message, call, answer, by, why, kept, words.strip())
         once = Dedup(f"approval:{conversation}", f"{message}:{call}")
         await self.journal.append(conversation, [answered], run=run.id, dedup=once)
         self.lanes.wake(conversation)
@@ -595,6 +734,14 @@ class Runtime:
         """Watch it no longer."""
         self._lives.leave(live)
 
+    async def changes(self, conversation: str, turn: str | None = None) -> list[TurnChanges]:
+        """What the last turns changed in the folder, or what one of them did: the turn of a run, or a putting back by its seq."""
+        return await self._changes.turns(conversation, turn)
+
+    async def put_back(self, conversation: str, turn: str) -> PutBack:
+        """Make the files again what they were before this turn, where they are still what it left. This can be put back too."""
+        return await self._changes.put_back(conversation, turn)
+
     async def usage(self, conversation: str) -> Usage:
         """What it took so far, and how full the context is."""
         spent, head = await self.journal.spent(conversation), await self.journal.head(conversation)
@@ -639,7 +786,8 @@ class Runtime:
         tools = msgspec.json.decode(
             await self.journal.get_blob(opened.tools.blob) or b"[]", type=list[ToolSpec]
         )
-        return Rendered().body(model, history, (prompt or b"").decode(), tools, event.inputs)
+        rendered = Rendered(self.journal)
+        return await rendered.body(model, history, (prompt or b"").decode(), tools, event.inputs)
 
     async def conversations(
         self, *, archived: bool = False, after: tuple[int, int, int] | None = None, limit: int = 50
@@ -690,12 +838,54 @@ class Runtime:
         return await self.journal.fork(conversation, upto=upto)
 
     async def erase(self, conversation: str, seqs: Sequence[int], *, why: str = "") -> Erased:
-        """Take the text of these events away for good, and all that was derived from it."""
-        return await self.journal.erase(conversation, seqs, by=self._sync.user or "", why=why)
+        """Take the text of these events away for good, and all that was derived from it.
+
+        A sub-agent to which a call gave words of them, or whose answer they are, goes with them; what is erased in the
+        conversation of a sub-agent is erased in its answer too.
+        """
+        children = set(await self.journal.delegated(conversation))
+        facts = [await self.journal.fact(conversation, seq) for seq in seqs] if children else []
+        made_there = {name for each in facts if each is not None for name in made_in(each)}
+        for child in sorted(children & made_there):
+            await self._delete_child(child)
+        by = self._sync.user or ""
+        if (made := await self.lanes.made(conversation)) is not None:
+            async for each in self._results(made.conversation, made.message, made.call):
+                await self.journal.erase(made.conversation, [each], by=by, why=why)
+        erased = await self.journal.erase(conversation, seqs, by=by, why=why)
+        await self._changes.soon(self._changes.forget())
+        return erased
+
+    async def _results(self, conversation: str, message: int, call: str) -> AsyncIterator[int]:
+        """Where the outcome of a call stands, if it has one with text."""
+        after = message
+        with contextlib.suppress(Gone, NoSuchConversation):
+            while page := await self.journal.read(conversation, after=after):
+                after = page[-1].seq
+                for each in page:
+                    match each.event:
+                        case ToolFinished(at, of) | ToolLate(at, of) if (at, of) == (message, call):
+                            yield each.seq
 
     async def delete(self, conversation: str) -> None:
-        """Delete it. Only its tombstone is left."""
+        """Delete it, and the conversations of its sub-agents. Only their tombstones are left."""
+        if (await self.journal.head(conversation)).run is None:  # otherwise the store refuses
+            for child in await self.journal.delegated(conversation):
+                await self._delete_child(child)
+        made = await self.lanes.made(conversation)
         await self.journal.delete(conversation)
+        await self._changes.soon(self._changes.forget())
+        await self._background.close(conversation)
+        if made is not None:
+            self.lanes.wake(made.conversation)
+
+    async def _delete_child(self, child: str) -> None:
+        await self.lanes.stop(child)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                while (head := await self.journal.head(child)).run is not None:
+                    await self.journal.wait(child, head.head, seconds=1.0)
+        await self.journal.delete(child)
 
     async def _as_session(self, conversation: str, work: Callable[[SessionDB, str], int]) -> int:
         stretch = (await self.journal.head(conversation)).stretch
@@ -725,7 +915,14 @@ def open_store(config: Config, user: str = journals.LOCAL_USER) -> Journal:
     return journals.open(config.store_url, user=user)
 
 
-def _tools(config: Config) -> list[Tool[Any]]:
+def _own_files(config: Config) -> list[Path]:
+    """What no command may see: the settings with their keys, the store, the logs."""
+    places = config.places
+    store = [config.store_url.removeprefix("sqlite:///")] if config.store_url.startswith("sqlite:///") else []
+    return [places.config, places.data, places.state, config.file, *map(Path, store)]
+
+
+def _tools(config: Config, rules: Callable[[], Iterable[Rule]]) -> list[Tool[Any]]:
     """What every agent can do in the world."""
     from tenax.tools.web import (  # noqa: PLC0415  (brings HTTP along)
         Brave,
@@ -739,8 +936,8 @@ def _tools(config: Config) -> list[Tool[Any]]:
         ReadFile(),
         WriteFile(),
         EditFile(),
-        FindFiles(),
-        SearchFiles(),
+        FindFiles(rules),
+        SearchFiles(rules),
         FetchPage(),
     ]
     if config.searxng is not None:

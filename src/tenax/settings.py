@@ -24,11 +24,20 @@ from typing import Any, Final
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from tenax.config import Config, Secret, read_rules
+from tenax.config import Config, Secret, mcp_settings, read_rules
 from tenax.errors import ConfigError, InvalidInput
 from tenax.rules import Rule, mistake
 
-__all__ = ["Rules", "add_model", "add_rule", "choose_model", "remove_rule", "stamp"]
+__all__ = [
+    "Rules",
+    "add_model",
+    "add_rule",
+    "choose_model",
+    "remove_rule",
+    "set_server",
+    "stamp",
+    "trust_server",
+]
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +124,59 @@ def remove_rule(config: Config, rule: Rule) -> None:
                 end -= 1
             del lines[starts[n] : end]
         _write_rules(config.file, text, "".join(lines), tuple(each for each in known if each != rule))
+
+
+def set_server(
+    config: Config, name: str, values: Mapping[str, Any] | None, *, key: str | None = None
+) -> None:
+    """Write the section [mcp.NAME], or with None take it away. `key` is the key itself."""
+    with _turn(config.file):
+        text, keys, kept = _text(config.file), config.file.with_name("secrets.toml"), ""
+        wanted = _parsed(text, config.file)
+        servers = wanted.setdefault("mcp", {})
+        if values is None and servers.pop(name, None) is None:
+            raise InvalidInput(f"There is no server {name} any more.", hint="Look at the list again.")
+        if values is not None:
+            servers[name] = dict(values)
+            if key:
+                secret, kept = _with_secret(keys, f"MCP_{name}", key)
+                servers[name]["key"] = f"secret:{secret}"
+            mcp_settings(name, servers[name], config.file, {})  # what could not be read again is not written
+        changed = _with_servers(text, wanted, name, config.file)
+        if kept:
+            _write(keys, kept, mode=_NEW_MODE)
+        _write(config.file, changed)
+
+
+def trust_server(config: Config, name: str, *, trusted: bool) -> None:
+    """Let what a server says about its own tools count, or no longer."""
+    known = _parsed(_text(config.file), config.file).get("mcp", {}).get(name)
+    if known is None:
+        raise InvalidInput(f"There is no server {name} any more.", hint="Look at the list again.")
+    set_server(config, name, {**known, "trusted": trusted})
+
+
+def _with_servers(text: str, wanted: dict[str, Any], name: str, file: Path) -> str:
+    """The text with this server as it is wanted. It is compared with what it should say."""
+    with suppress(TOMLKitError, TypeError, ValueError, KeyError):
+        document: Any = tomlkit.parse(text)
+        if (section := wanted["mcp"].get(name)) is None:
+            del document["mcp"][name]
+        elif name in document.get("mcp", {}):
+            document["mcp"][name].update(section)
+        else:
+            table = tomlkit.table()
+            table.update(section)
+            document.setdefault("mcp", tomlkit.table(is_super_table=True))[name] = table
+        changed = tomlkit.dumps(document)
+        if tomllib.loads(changed).get("mcp", {}) == wanted["mcp"] and (
+            tomllib.loads(changed) | {"mcp": None} == wanted | {"mcp": None}
+        ):
+            return changed
+    raise ConfigError(
+        f"{file} is written in a way that Tenax cannot change without harm.",
+        hint=f"Change [mcp.{name}] by hand; docs/CONFIGURATION.md says what it holds.",
+    )
 
 
 def _write_rules(file: Path, text: str, changed: str, rules: tuple[Rule, ...]) -> None:

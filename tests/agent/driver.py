@@ -17,6 +17,9 @@ from tenax.events import (
     ConversationRestored,
     ConversationRewound,
     Event,
+    FileChange,
+    FilesChanged,
+    FileState,
     MemoryNoted,
     MemoryRecalled,
     MessageAssistant,
@@ -237,6 +240,15 @@ class Driver:
         if self.chance.random() < 0.5:
             self.append(MemoryNoted("f_1", 2, "undone", of=noted))
 
+    def files(self) -> None:
+        runs = list(self.turns().runs)
+        if runs:
+            change = FileChange("a.txt", None, FileState(0o644, 1, "x"))
+            total, undoes = self.chance.randrange(3), self.chance.choice(["", "", *runs[-2:]])
+            self.append(
+                FilesChanged(1, "k0", [change], total, undoes=undoes), run=None if undoes else runs[-1]
+            )
+
     def keep(self) -> None:
         self.append(ContextKept("It was no shorter.", self.head()))
 
@@ -265,6 +277,7 @@ OPERATIONS = (
         "compact",
         "keep",
         "note",
+        "files",
     ),
     *("ask",) * 4,
     *("end",) * 4,

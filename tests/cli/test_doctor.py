@@ -16,6 +16,7 @@ from tenax.cli.frame import run
 from tenax.events import ConversationOpened, MessageUser
 from tenax.journal.schema import SCHEMA_VERSION
 from tenax.parts import Text
+from tests.support.bubblewrap import find_bwrap
 from tests.support.world import build
 
 Said = Callable[[], tuple[str, str]]
@@ -63,6 +64,21 @@ def test_without_a_store_it_says_so_and_makes_none(home: Path, said: Said) -> No
     assert out.endswith("There is no store yet; it is made with the first conversation.\n")
     assert err == ""
     assert list(home.iterdir()) == []
+
+
+def test_it_says_whether_commands_run_in_a_sandbox(
+    home: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With bubblewrap its name; without it why not, and what follows from that."""
+    find_bwrap()
+    assert run(command, ["doctor"]) == 0
+    assert "sandbox      bubblewrap\n" in said()[0]
+    monkeypatch.setenv("PATH", str(home))
+    assert run(command, ["doctor"]) == 0
+    assert "sandbox      There is no sandbox: bubblewrap is not installed" in (told := said()[0])
+    assert "Every command of the shell is asked for.\n" in told
+    assert run(command, ["doctor", "--json"]) == 0
+    assert "not installed" in msgspec.json.decode(said()[0])["sandbox"]
 
 
 def test_a_healthy_store_is_ok(store: Path, said: Said) -> None:

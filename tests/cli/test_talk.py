@@ -232,6 +232,21 @@ def test_what_is_asked_is_answered_in_markdown_and_opens_again(home: Path, start
     assert "Forty-two" not in talk.text
 
 
+def test_a_file_goes_with_the_next_message(home: Path, start: Start) -> None:
+    """It is named beside the words, and is not sent twice; what is no file is a sentence."""
+    (home / "note.txt").write_text("the moon")
+    talk = start()
+    talk.send(f"/attach {home}")
+    talk.until("is no file.")
+    talk.send(f"/attach {home / 'note.txt'}")
+    talk.until("note.txt goes with the next message.")
+    talk.send("Read it")
+    assert "> Read it [note.txt]" in talk.until("Forty-two, I think.")
+    talk.at_rest()
+    talk.send("/attach")
+    talk.until("Which file?")
+
+
 def test_ctrl_c_stops_the_answer_and_the_second_one_leaves(home: Path, start: Start) -> None:
     """What was said stays; an input that was begun is cleared by the first one when nothing is written."""
     set_up(home, [Reply(words="once upon a time", pause=0.02, hang=True), Reply(words="Fine.")])
@@ -292,6 +307,56 @@ def test_a_tool_asks_and_is_answered(home: Path, start: Start, answer: str, stat
         talk.until("Allow write_file")
 
 
+def test_what_a_turn_changed_is_shown_and_put_back(home: Path, start: Start) -> None:
+    """One line under the turn; the diff; back, and back again. `tenax show` tells the same."""
+    set_up(home, [Reply(calls=[WRITE]), Reply(words="So be it.")])
+    file = load({"TENAX_HOME": str(home)}).tools_folder / "notes.txt"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("forget\nthis")
+    talk = start()
+    talk.send("write it down")
+    talk.until("Allow write_file")
+    talk.send("y")
+    talk.until("Changed 1 file. /changes shows what, /putback puts it back.")
+    talk.send("/changes")
+    shown = talk.until("+remember")
+    assert "changed notes.txt" in shown
+    assert "-forget" in shown
+    talk.send("/putback")
+    talk.until("notes.txt was put back.")
+    assert file.read_text() == "forget\nthis"
+    talk.send("/putback")
+    talk.until("notes.txt was put back.")
+    assert file.read_text() == "remember\nthis"
+
+
+def test_a_question_is_answered_with_a_number_or_in_other_words(home: Path, start: Start) -> None:
+    """The choices are shown with their numbers; /queue says something else instead."""
+    first, second, third = (
+        Call("ask", {"question": f"Which\ncolour has the {each}?", "choices": ["Red", "Blue"]})
+        for each in ("door", "wall", "roof")
+    )
+    set_up(
+        home, [*(Reply(calls=[each]) for each in (first, second, third)), Reply("Thanks."), Reply("Well.")]
+    )
+    talk = start()
+    talk.send("paint it")
+    shown = talk.until("Answer with a number or in your own words")
+    assert "  Which colour has the door?\n  1  Red\n  2  Blue\n" in shown
+    talk.send("2")
+    talk.until("the wall?")
+    talk.send("n")
+    talk.until("the roof?")
+    talk.send("/queue leave it")
+    talk.until("Well.")
+    texts = [text for kind, text in said_in(home) if kind == "tool"]
+    assert texts == [
+        "The person answered:\n\nBlue",
+        "The person answered:\n\nn",
+        "The person said something else instead.",
+    ]
+
+
 def test_always_shows_the_rule_before_it_makes_it(home: Path, start: Start) -> None:
     """Which patterns there are is told in full first; the rule is listed, is heeded elsewhere, and can be taken back."""
     write = Call("write_file", {"path": "a[1]/notes.txt", "content": "x"})
@@ -347,7 +412,7 @@ def test_a_question_that_is_answered_elsewhere_goes(home: Path, start: Start) ->
 
     asyncio.run(answer())
     assert "Thank you all" in talk.until("very much.")
-    assert [kind for kind, _ in said_in(home)] == ["user", "assistant", "tool", "assistant"]
+    assert [kind for kind, _ in said_in(home)] == ["user", "assistant", "tool", "assistant", "files"]
 
 
 def test_an_answer_that_another_process_writes_is_seen_here_as_it_comes(

@@ -12,20 +12,22 @@ import pytest
 import tenax
 from tenax.journal.check import verify
 from tenax.journal.facts import Facts
+from tenax.journal.schedules import Schedules
 from tenax.journal.schema import SCHEMA_VERSION, migrations
 from tenax.testing.contract.base import said, say
 from tests.support.world import World, build, hands
 
 SECOND = ("facts", "memories", "authors", "letters")
+THIRD = ("schedules",)
 
 
 @pytest.fixture
-def first(store_url: str) -> World:
+def first(bare_url: str) -> World:
     """A store that only the first migration has made, with a world in it; nobody has it open."""
-    with tenax.open(store_url, user="ada") as journal:
+    with tenax.open(bare_url, user="ada") as journal:
         world = build(journal)
-        with hands(world, store_url) as inside:
-            for table in SECOND:
+        with hands(world, bare_url) as inside:
+            for table in (*SECOND, *THIRD):
                 inside.run(f"drop table {table}")
             inside.run("delete from mentions where hash like 'f\\_%' escape '\\'")
             turns = (
@@ -36,25 +38,23 @@ def first(store_url: str) -> World:
     return world
 
 
-def test_nothing_of_the_second_migration_is_left(first: World, store_url: str) -> None:
+def test_nothing_of_the_later_migrations_is_left(first: World, bare_url: str) -> None:
     """What the other tests start from is what the first script makes by itself."""
-    if not store_url.startswith("sqlite"):
-        with psycopg.connect(store_url) as server:
+    if not bare_url.startswith("sqlite"):
+        with psycopg.connect(bare_url) as server:
             tables = {row[0] for row in server.execute("select tablename from pg_tables").fetchall()}
-        assert not tables & set(SECOND)
+        assert not tables & {*SECOND, *THIRD}
         return
     schema = "select type, name, sql from sqlite_schema where name not like 'sqlite%' order by type, name"
-    made, kept = apsw.Connection(":memory:"), apsw.Connection(store_url.removeprefix("sqlite:///"))
+    made, kept = apsw.Connection(":memory:"), apsw.Connection(bare_url.removeprefix("sqlite:///"))
     made.execute(migrations("sqlite")[0])
     assert kept.execute(schema).fetchall() == made.execute(schema).fetchall()
     kept.close()
 
 
-def test_a_store_of_the_first_migration_is_opened_with_all_that_is_in_it(
-    first: World, store_url: str
-) -> None:
+def test_a_store_of_the_first_migration_is_opened_with_all_that_is_in_it(first: World, bare_url: str) -> None:
     """Every event, blob, cursor and lease; what this version derives besides is derived when it is needed."""
-    with tenax.open(store_url, user="ada") as journal:
+    with tenax.open(bare_url, user="ada") as journal:
         assert journal.store.query("store")[0][0] == SCHEMA_VERSION
         report = verify(journal)
         assert [str(each) for each in report.problems] == []
@@ -71,15 +71,30 @@ def test_a_store_of_the_first_migration_is_opened_with_all_that_is_in_it(
         assert verify(journal).ok
 
 
-def test_an_old_conversation_is_private_until_it_is_known_to_be(first: World, store_url: str) -> None:
+def test_an_old_conversation_is_private_until_it_is_known_to_be(first: World, bare_url: str) -> None:
     """A private fact does not come where another wrote before there was a list of authors."""
-    with tenax.open(store_url, user="ada") as journal:
+    with tenax.open(bare_url, user="ada") as journal:
         facts = Facts(journal)
         facts.add("a secret")
         assert facts.usable(first.old) == []
         assert [each.text for each in facts.usable(first.carried)] == ["a secret"]
         fact = facts.add("told by a guest", conversation=first.fork, seq=2)
         assert fact.scope == first.fork
+        assert verify(journal).ok
+
+
+def test_a_store_of_the_second_migration_keeps_what_is_remembered(bare_url: str) -> None:
+    """Facts and all; and it takes schedules from then on."""
+    with tenax.open(bare_url, user="ada") as journal:
+        world = build(journal)
+        facts = Facts(journal).standing()
+        with hands(world, bare_url) as inside:
+            inside.run("drop table schedules")
+            inside.run("update store set schema = 2")
+    with tenax.open(bare_url, user="ada") as journal:
+        assert Facts(journal).standing() == facts
+        made = Schedules(journal).add(world.talk, "Look.", "every hour", "UTC", 1)
+        assert Schedules(journal).all() == [made]
         assert verify(journal).ok
 
 
@@ -99,14 +114,14 @@ with tenax.open(sys.argv[1], user="ada") as journal:
 """
 
 
-def test_processes_that_migrate_and_remember_at_once_do_it_once(first: World, store_url: str) -> None:
+def test_processes_that_migrate_and_remember_at_once_do_it_once(first: World, bare_url: str) -> None:
     """One makes the tables, one key is one fact, and of all who change it one does."""
-    command = [sys.executable, "-c", _PROCESS, store_url]
+    command = [sys.executable, "-c", _PROCESS, bare_url]
     started = [subprocess.Popen([*command, f"{n}"], stdout=subprocess.PIPE, text=True) for n in range(4)]
     told = [each.communicate(timeout=60)[0].split() for each in started]
     assert len({fact for fact, _ in told}) == 1
     assert sorted(word for _, word in told) == ["first", "late", "late", "late"]
-    with tenax.open(store_url, user="ada") as journal:
+    with tenax.open(bare_url, user="ada") as journal:
         text = f"changed by {[word for _, word in told].index('first')}"
         assert [(each.version, each.text) for each in Facts(journal).standing()] == [(2, text)]
         assert verify(journal).ok

@@ -478,6 +478,8 @@ _orphan("authors", "insert into authors (conversation, author) values (:num, 'ev
 _orphan(
     "letters", "insert into letters (conversation, reader, seq, error, at) values (:num, 'notes', 1, 'x', 0)"
 )
+_orphan("schedules", "insert into schedules (owner, id, conversation, words, times, zone, made_at) "
+        "values ('ada', 't_1', :num, 'x', 'x', 'UTC', 0)")  # fmt: skip
 _orphan("stretches", "insert into stretches (owner, name, conversation, opened_at, opened_seq, covers_to, messages) "
         "values ('ada', 's_gone', :num, 0, 1, 0, 0)")  # fmt: skip
 
@@ -551,6 +553,17 @@ def a_letter_that_the_reader_has_yet_to_reach(hands: Hands, world: World) -> Non
 def a_letter_of_no_reader(hands: Hands, world: World) -> None:
     hands.run("insert into letters (conversation, reader, seq, error, at) values (:num, 'nobody', 1, 'x', 0)",
               num=hands.num(world.old))  # fmt: skip
+
+
+@damage("other", "is not of this conversation or its user")
+def a_schedule_in_the_conversation_of_another(hands: Hands, world: World) -> None:
+    hands.run("update schedules set conversation = :num, place = null where words = 'how is the cat?'",
+              num=hands.num(world.other))  # fmt: skip
+
+
+@damage("talk", "is not of this conversation or its user")
+def a_schedule_that_was_asked_for_elsewhere(hands: Hands, world: World) -> None:
+    hands.run("update schedules set place = :at where words = 'how is the cat?'", at=hands.at(2, world.old))
 
 
 @damage("talk", "counts as named here, and is not")

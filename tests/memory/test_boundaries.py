@@ -100,7 +100,7 @@ async def test_what_a_dead_process_left_behind_is_met_by_the_next(config: Config
 
 
 async def test_an_undone_turn_reaches_the_provider_as_a_rewind(config: Config) -> None:
-    """And one that was undone before it was read never does."""
+    """It was told of the turn; it is told that the conversation went back."""
     diary = Diary(config)
     async with talks(config) as runtime:
         await runtime.memory.ready.wait()

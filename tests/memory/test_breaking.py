@@ -427,6 +427,18 @@ async def test_a_memory_that_takes_long_to_look_through_is_ready_for_the_next_tu
         assert TEA in (await told(runtime, name, MemoryRecalled))[-1].texts["builtin"]
 
 
+async def test_a_provider_that_is_stuck_is_labelled_once_in_each_conversation(config: Config) -> None:
+    """However often it is missed there, and whatever was missed elsewhere before."""
+    config = plugged(config, "    def prefetch(self, *args, **kwargs):\n        threading.Event().wait()\n")
+    async with talks(config) as runtime:
+        await ready(runtime)
+        names = [await runtime.new(), await runtime.new()]
+        for name in names * 2:
+            await asked(runtime, name, "hello")
+        for name in names:
+            assert [each.missed for each in await told(runtime, name, MemoryRecalled)] == [["odd"]]
+
+
 async def test_the_prompt_stays_through_undo_restart_another_model_and_providers_that_come_later(
     config: Config,
 ) -> None:

@@ -17,8 +17,8 @@ from tests.support.runs import asked, config_of, until
 
 TOLD = "I live in Graz and have two cats."
 FOUND = [
-    {"text": "The person lives in Graz.", "about": "profile", "seq": 3},
-    {"text": "They have two cats.", "seq": 3},
+    {"text": "The person lives in Graz.", "about": "profile"},
+    {"text": "They have two cats."},
 ]
 
 SAID = json.dumps(FOUND)

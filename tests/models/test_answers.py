@@ -228,8 +228,8 @@ async def test_a_request_in_openais_format() -> None:
             {"role": "system", "content": "You are Tenax."},
             {
                 "role": "user",
-                "content": "Read it\n[A picture (image/png) is attached. You cannot see it.]\n"
-                "[A file is attached, notes.txt (text/plain). You cannot read it here.]",
+                "content": "Read it\n[picture unnamed: this model cannot see it]\n"
+                "[file notes.txt (text/plain): it cannot be read here]",
             },
             {
                 "role": "assistant",

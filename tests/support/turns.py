@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +63,13 @@ def rows_of(events: Sequence[Recorded]) -> Transcript:
     return shown
 
 
-def _die_after(kind: str, nth: int) -> None:
-    """`kill -9` to this process, right after the nth event of a kind was stored."""
+def _die_after(kind: str, nth: int, here: Callable[[str], bool] = lambda _conversation: True) -> None:
+    """`kill -9` to this process, right after the nth event of a kind was stored in a conversation of these."""
     submit, append, left = AsyncJournal._submit, Journal.append, nth
 
     def count(stored: list[Recorded]) -> list[Recorded]:
         nonlocal left
-        left -= sum(each.kind == kind for each in stored)
+        left -= sum(each.kind == kind and here(each.conversation) for each in stored)
         if left <= 0:
             os.kill(os.getpid(), signal.SIGKILL)
         return stored

@@ -45,6 +45,7 @@ from tenax.journal import Journal
 from tenax.journal.base import Dedup, Entry, Reader
 from tenax.journal.facts import Facts
 from tenax.journal.place import SEQ_BITS
+from tenax.journal.schedules import Schedules
 from tenax.parts import File, Text, ToolCall, ToolResult
 
 NOTES = Reader("notes")
@@ -219,6 +220,9 @@ def _memory(world: World) -> None:
     assert lease is not None
     journal.bury(NOTES, world.talk, 5, was=5, error="no", lease=lease)
     journal.release(lease)
+    schedules = Schedules(journal)
+    schedules.add(world.talk, "how is the cat?", "every day at 08:00", "UTC", 1, message=world.seqs["kept"])
+    schedules.remove(schedules.add(world.old, "over", "every hour", "UTC", 1).id)
 
 
 def _end_of_talk(world: World) -> None:
@@ -295,5 +299,5 @@ def copy(url: str, to: str) -> None:
         return
     old, new = (each.rsplit("/", 1)[1] for each in (url, to))
     with psycopg.connect(f"{url.rsplit('/', 1)[0]}/postgres", autocommit=True) as server:
-        server.execute(f"drop database {new}".encode())
+        server.execute(f"drop database if exists {new}".encode())
         server.execute(f"create database {new} template {old}".encode())

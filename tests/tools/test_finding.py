@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tenax.rules import Rule
 from tenax.tools import Call, Done, FindFiles, Gate, SearchFiles, finding, seek
 from tenax.tools.gate import Allowed
 
@@ -461,3 +462,25 @@ async def test_a_folder_that_changes_while_it_is_walked_is_walked_to_its_end(fol
     finally:
         done.set()
         thread.join()
+
+
+async def test_what_a_rule_forbids_to_read_is_not_found(folder: Path) -> None:
+    """Neither its name nor a line of it, by a pattern of any shape; a rule of this tool's own counts too, an allow rule not."""
+    fill(folder, {"a.txt": "word", "secret/b.txt": "word", "deep/.env": "word", "deep/c": "word"})
+    rules: list[Rule] = []
+    gate = Gate([FindFiles(lambda: rules), SearchFiles(lambda: rules)], lambda: rules)
+
+    async def found(name: str, **arguments: object) -> list[str]:
+        call = Call("ada", "c_1", 3, "call", folder)
+        weighed = gate.weigh(name, msgspec.json.encode(arguments).decode(), call, allowed=())
+        assert isinstance(weighed, Allowed)
+        done = await gate.perform(weighed, approved_arguments=None)
+        return [line.partition(":")[0] for line in done.text.split("\n")]
+
+    rules += [Rule("allow", "*"), Rule("deny", "read_*", "secret/*"), Rule("deny", "*_file", "*.env")]
+    for name, pattern in (("find_files", "**"), ("search_files", "word")):
+        assert await found(name, pattern=pattern) == ["a.txt", "deep/c"]
+        assert await found(name, pattern=pattern, **{"in": "secret"}) == NOTHING
+    rules.append(Rule("deny", "search_files", "a.txt"))
+    assert await found("search_files", pattern="word") == ["deep/c"]
+    assert await found("find_files", pattern="*.txt") == ["a.txt"]

@@ -16,6 +16,7 @@ import pytest
 from tenax.errors import ToolFailed
 from tenax.tools import Allowed, Asks, Call, Done, Gate, Refused, Rule, Tool, gate
 from tenax.tools.gate import CHARS_MAX
+from tenax.tools.redact import Redact
 
 CALL = Call("ada", "c_1", 7, "call_a", Path("nowhere"))
 
@@ -70,6 +71,27 @@ def permit(gate: Gate, arguments: str = '{"book":"red"}', name: str = "note") ->
 async def outcome(work: Callable[[], Awaitable[Any]], seconds: float = 5.0) -> Done:
     gate = Gate([Book(work, seconds=seconds)])
     return await gate.perform(permit(gate), approved_arguments=None)
+
+
+async def test_a_secret_is_taken_out_before_an_output_is_cut() -> None:
+    """Of what a tool returns and of what it raises; no half of it is left where the middle is not shown."""
+    key = "sk-0123456789abcdef"
+
+    async def say(words: str, *, fails: bool) -> str:
+        if fails:
+            raise ToolFailed(words, hint=f"try {key}")
+        return words
+
+    for before in (0, 19_990, 20_000, 50_000):
+        for fails in (False, True):
+            book = Book(
+                lambda before=before, fails=fails: say(f"{'x' * before}{key}{'y' * 40_000}", fails=fails)
+            )
+            its = Gate([book], redact=Redact(lambda: [key, "x"]))
+            done = await its.perform(permit(its), approved_arguments=None)
+            assert done.outcome == ("failed" if fails else "done")
+            assert key[:6] not in done.text
+            assert ("[secret]" in done.text) or not fails
 
 
 def test_a_model_is_told_the_schema_of_every_tool() -> None:

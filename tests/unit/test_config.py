@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tenax.config import MODEL, RULE, SECTIONS, TOP, Config, load, shown
+from tenax.config import MCP, MODEL, RULE, SECTIONS, TOP, Config, load, shown
 from tenax.errors import ConfigError
 from tenax.rules import Rule
 
@@ -113,7 +113,7 @@ def test_tenax_config_names_the_file(env: dict[str, str], tmp_path: Path) -> Non
         (
             "[kitchen]",
             "sets kitchen",
-            "Known here: budget, fallback, memory, model, models, resume, rules, search, serve, store, tools.",
+            "Known here: budget, fallback, mcp, memory, model, models, resume, rules, search, serve, store, tools.",
         ),
         ("[store]\nurll = 1", r"sets store\.urll", "Did you mean store.url?"),
         ('store = "sqlite"', r"write \[store\]", ""),
@@ -392,7 +392,7 @@ def test_every_setting_stands_on_its_page() -> None:
     whole = {
         f"{section}.{name}" for section in ("store", "tools", "serve", "memory") for name in SECTIONS[section]
     }
-    names = {*TOP, *MODEL, *RULE, *SECTIONS["budget"], *whole}
+    names = {*TOP, *MODEL, *MCP, *RULE, *SECTIONS["budget"], *whole}
     assert {name for name in names if f"`{name}`" not in page} == set()
 
 

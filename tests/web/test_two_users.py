@@ -9,7 +9,10 @@ import pytest
 
 from tenax.web.app import endpoints
 from tests.support.served import Page, Served, is_done
+from tests.web.conftest import BOTH
 from tests.web.test_conversations import answered
+
+pytestmark = BOTH
 
 SECRET = "aardvark"
 BODIES: dict[str, object] = {
@@ -42,7 +45,7 @@ def test_no_endpoint_shows_or_changes_anothers_conversation(
     """It is as if it did not exist."""
     berta, name = others
     before = page.rows(name)
-    path = re.sub(r"{seq}", "1", each.path.replace("{id}", name))  # type: ignore[attr-defined]
+    path = re.sub(r"{seq}", "1", each.path.replace("{id}", name).replace("{blob}", "0" * 64))  # type: ignore[attr-defined]
     body = BODIES.get(each.name, {} if each.body else None)  # type: ignore[attr-defined]
     if each.name == "open_conversation":  # type: ignore[attr-defined]
         body = {"leaving": name}

@@ -20,6 +20,7 @@ import {
   listReady,
   loadSetup,
   modelName,
+  pathOf,
   route,
   setup,
   titleOf,
@@ -163,6 +164,11 @@ function Conversation() {
           {title}
         </h1>
         {current.value?.temporary === true && <span class="temporary">Temporary: nothing is remembered</span>}
+        {current.value?.parent && (
+          <a class="temporary" href={pathOf(current.value.parent)} onClick={follow}>
+            Sub-agent: back to its conversation
+          </a>
+        )}
         <ModelChip />
         {open !== null && !open.gone.value && <Menu view={open} />}
       </header>

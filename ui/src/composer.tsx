@@ -1,6 +1,7 @@
 // The composer: words on its buttons, a draft per conversation, and everything sent goes through the outbox.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { call, conversationPath } from "./api";
+import { AttachButton, takeAttached, Waiting } from "./attach";
 import { recall, remember } from "./memory";
 import { submit } from "./outbox";
 import { attempt, current, leaving, running, toast, type View } from "./state";
@@ -35,10 +36,11 @@ export function Composer({ view, conversation }: { view: View | null; conversati
     remember(draftKey(conversation), next);
   };
   const send = (how: How) => {
-    if (text.trim() === "") return area.current?.focus();
+    const attachments = takeAttached(conversation);
+    if (attachments === null || (text.trim() === "" && attachments.length === 0)) return area.current?.focus();
     const numbers = view === null ? [] : view.rows.all.filter((row) => row.kind === "user").map((row) => Number(row.id));
     const after = numbers.reduce((a, b) => Math.max(a, b), 0);
-    if (!submit({ conversation, leaving: conversation === null ? leaving() : null, text, how, after }))
+    if (!submit({ conversation, leaving: conversation === null ? leaving() : null, text, attachments, how, after }))
       toast("This message is longer than the browser keeps. Leave this tab open until it is sent.");
     write("");
     area.current?.focus();
@@ -63,6 +65,7 @@ export function Composer({ view, conversation }: { view: View | null; conversati
       }}
     >
       {view !== null && <PullThePlug view={view} />}
+      <Waiting conversation={conversation} />
       <div class="box">
         <textarea
           ref={area}
@@ -75,6 +78,7 @@ export function Composer({ view, conversation }: { view: View | null; conversati
           enterkeyhint="send"
         />
         <div class="buttons">
+          <AttachButton conversation={conversation} />
           {busy ? (
             <>
               <button type="submit" class="main" title="Answered after what is being written">

@@ -4,7 +4,7 @@
 import { signal } from "@preact/signals";
 import { call, conversationPath, newKey, Problem } from "./api";
 import { recallAll, remember } from "./memory";
-import type { How, Listed } from "./types";
+import type { Attached, How, Listed } from "./types";
 
 const STORED = "tenax.outbox.";
 const WAIT_MS = [500, 1000, 2000, 4000, 8000, 15_000];
@@ -17,6 +17,7 @@ export interface Outgoing {
   conversation: string | null;
   leaving: string | null;
   text: string;
+  attachments?: Attached[];
   how: How;
   /** The greatest number of a message of the person that this page knew when it was written. */
   after: number;
@@ -152,7 +153,8 @@ async function send(message: Outgoing): Promise<boolean> {
       events.opened(listed, message.key);
     }
     const path = conversationPath(conversation, "/messages");
-    const body = { text: message.text, how: message.how };
+    const attachments = (message.attachments ?? []).map(({ blob, name }) => ({ blob, name }));
+    const body = { text: message.text, how: message.how, ...(attachments.length > 0 && { attachments }) };
     const { seq } = await call<{ seq: number }>("POST", path, body, { "Idempotency-Key": message.key });
     alter(message.key, { seq });
     return true;

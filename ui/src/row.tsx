@@ -1,11 +1,14 @@
 // One row of the transcript: a message, an answer, a tool's card, or a status of the turn.
 import { useEffect, useState } from "preact/hooks";
-import { call, conversationPath, factPath, Problem } from "./api";
+import { call, conversationPath, factPath } from "./api";
+import { Asked, Todo, useAnswer } from "./asked";
+import { Parts, withoutPictures } from "./attach";
+import { FilesRow } from "./changes";
 import { dialog } from "./dialogs";
 import { memo } from "./memo";
 import { discard, retry, type Outgoing } from "./outbox";
 import { copy, LONG, LongText, PlainText, Prose } from "./prose";
-import { attempt, follow, type View } from "./state";
+import { attempt, follow, pathOf, type View } from "./state";
 import type { Question, Row } from "./types";
 import { MARKERS, NOTED, parseArguments, shortTime, toolWords, visible } from "./words";
 
@@ -23,7 +26,7 @@ export const RowView = memo(({ view, id, hit }: { view: View; id: string; hit: b
 function Body({ view, row }: { view: View; row: Row }) {
   switch (row.kind) {
     case "user":
-      return <UserRow row={row} />;
+      return <UserRow view={view} row={row} />;
     case "assistant":
       return <AssistantRow view={view} row={row} />;
     case "tool":
@@ -32,6 +35,8 @@ function Body({ view, row }: { view: View; row: Row }) {
       return <MarkerRow view={view} row={row} />;
     case "memory":
       return <MemoryRow row={row} />;
+    case "files":
+      return <FilesRow view={view} row={row} />;
     case "summary":
       return <Folded title="Summary of what came before" text={row.text ?? ""} />;
     case "system":
@@ -61,25 +66,14 @@ const WAITS: Record<string, string> = {
   steering: "Steering: it goes in with the next step.",
 };
 
-function Parts({ row }: { row: Row }) {
-  if (row.parts === undefined || row.parts.length === 0) return null;
-  return (
-    <ul class="parts">
-      {row.parts.map((part, n) => (
-        <li key={n}>{visible(part.name || part.media_type || "A file")}</li>
-      ))}
-    </ul>
-  );
-}
-
-function UserRow({ row }: { row: Row }) {
+function UserRow({ view, row }: { view: View; row: Row }) {
   const waits = WAITS[row.state ?? ""];
   return (
     <div class="mine">
       <h2 class="hidden">{row.author === "system" ? "Tenax for you" : row.author ? visible(row.author) : "You"}</h2>
       <div class="bubble">
         <PlainText text={row.text ?? ""} />
-        <Parts row={row} />
+        <Parts conversation={view.id} parts={row.parts} />
       </div>
       <p class="meta">
         {waits !== undefined && <strong class="tag">{waits}</strong>} <Time row={row} />
@@ -97,6 +91,7 @@ export function UnsentRow({ message }: { message: Outgoing }) {
         <h2 class="hidden">You</h2>
         <div class="bubble unsent">
           <PlainText text={message.text} />
+          <Parts conversation={null} parts={message.attachments} />
         </div>
         {message.refused !== undefined ? (
           <p class="meta bad">
@@ -139,7 +134,7 @@ function AssistantRow({ view, row }: { view: View; row: Row }) {
     <>
       {row.thought ? <Folded title="Reasoning" text={row.thought} /> : null}
       {streaming && text === "" ? <Dots /> : <Prose text={text} growing={streaming} />}
-      <Parts row={row} />
+      <Parts conversation={view.id} parts={row.parts} />
       {row.state === "cut" && <p class="status">This answer was cut off here.</p>}
       {!streaming && <Labelled row={row} />}
     </>
@@ -172,7 +167,7 @@ function Actions({ view, row }: { view: View; row: Row }) {
   const seen = () =>
     attempt(async () => {
       const body = await call<unknown>("GET", conversationPath(view.id, `/seen/${row.id}`));
-      dialog.value = { kind: "text", title: "What the model was sent", text: JSON.stringify(body, null, 2) };
+      dialog.value = { kind: "text", title: "What the model was sent", text: JSON.stringify(body, withoutPictures, 2) };
     });
   return (
     <div class="actions">
@@ -235,8 +230,9 @@ function Head({ row }: { row: Row }) {
 }
 
 function ToolRow({ view, row }: { view: View; row: Row }) {
-  if (row.state === "asks") return <Approval view={view} row={row} />;
-  return (
+  if (row.state === "asks") return row.name === "ask" ? <Asked view={view} row={row} /> : <Approval view={view} row={row} />;
+  if (row.name === "todo" && row.state !== "failed" && row.state !== "denied") return <Todo view={view} row={row} />;
+  const card = (
     <details class="tool">
       <summary>
         <Head row={row} />
@@ -255,6 +251,17 @@ function ToolRow({ view, row }: { view: View; row: Row }) {
       ) : null}
     </details>
   );
+  if (!row.child) return card;
+  return (
+    <>
+      {card}
+      <p class={row.child_asks ? "child asks" : "child"} role="status">
+        <a href={pathOf(row.child)} onClick={follow}>
+          {row.child_asks ? "The sub-agent waits for your answer: open its conversation" : "Open the sub-agent’s conversation"}
+        </a>
+      </p>
+    </>
+  );
 }
 
 const ANSWERS = [
@@ -264,8 +271,7 @@ const ANSWERS = [
 ] as const;
 
 function Approval({ view, row }: { view: View; row: Row }) {
-  const [busy, setBusy] = useState(false);
-  const [said, setSaid] = useState("");
+  const { busy, said, answer } = useAnswer(view, row);
   const [question, setQuestion] = useState<Question | null>(null);
   const [open, setOpen] = useState(false);
   useEffect(() => {
@@ -279,18 +285,6 @@ function Approval({ view, row }: { view: View; row: Row }) {
     };
   }, [view.id, row.id]);
   const always = question?.always ?? [];
-  const answer = async (given: string, pattern = "") => {
-    setBusy(true);
-    const colon = row.id.indexOf(":");
-    const body = { message: Number(row.id.slice(0, colon)), call: row.id.slice(colon + 1), answer: given, pattern };
-    try {
-      await call("POST", conversationPath(view.id, "/approvals"), body);
-      setSaid("Sent.");
-    } catch (error) {
-      setSaid(error instanceof Problem ? error.sentence : "That did not work.");
-      setBusy(false);
-    }
-  };
   return (
     <section class="approval" aria-label="Approval wanted">
       <h2>
@@ -314,7 +308,7 @@ function Approval({ view, row }: { view: View; row: Row }) {
         <div class="always">
           <p>Without asking, in every conversation, from now on. A * stands for anything, and [*] for a star. Setup lists what is allowed so, and takes it back.</p>
           {always.map((pattern) => (
-            <button key={pattern} type="button" disabled={busy} onClick={() => void answer("always", pattern)}>
+            <button key={pattern} type="button" disabled={busy} onClick={() => void answer("always", { pattern })}>
               Always allow <code>{visible(`${row.name} ${pattern}`)}</code>
             </button>
           ))}

@@ -2,7 +2,9 @@
 import { useState } from "preact/hooks";
 import { call, Problem } from "./api";
 import mark from "./mark.svg";
+import { McpServers } from "./mcp";
 import { Rules } from "./rules";
+import { Schedules } from "./schedules";
 import { go, modelName, pathOf, putListed, setup, toast } from "./state";
 import type { Listed, Offer, Setup } from "./types";
 import { visible } from "./words";
@@ -97,6 +99,8 @@ export function SetupScreen() {
           {practice.map((offer) => button(offer, false))}
         </div>
         {!first && found.file !== "" && <Rules />}
+        {!first && found.file !== "" && <McpServers />}
+        {!first && <Schedules />}
         <p class="meta">
           Kept in <code>{visible(found.file)}</code>. Tenax {visible(found.version)},{" "}
           <a href="/third-party.txt" target="_blank" rel="noopener">

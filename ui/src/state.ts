@@ -104,7 +104,7 @@ export async function loadSetup(): Promise<void> {
 
 const conversations = signal<ReadonlyMap<string, Listed>>(new Map());
 export const listReady = signal(false);
-export const listed = computed(() => [...conversations.value.values()].sort(compareListed));
+export const listed = computed(() => [...conversations.value.values()].filter((each) => !each.parent).sort(compareListed));
 
 function compareListed(a: Listed, b: Listed): number {
   return a.updated_at < b.updated_at ? 1 : a.updated_at > b.updated_at ? -1 : a.id < b.id ? 1 : -1;
@@ -205,6 +205,7 @@ export class View {
   readonly busy = computed(() => this.last((row) => row.state === "streaming" || row.state === "running") !== undefined);
   /** The last thing that does not wait: a message means that an answer is on its way. */
   readonly lastKind = computed(() => this.last((row) => row.state !== "queued" && row.state !== "steering")?.kind);
+  readonly todo = computed(() => this.last((row) => row.kind === "tool" && row.name === "todo" && row.state !== "failed")?.id);
   readonly survived = computed(() => this.last((row) => row.kind === "marker" && row.state === "resumed") !== undefined);
   readonly settled = computed(() => {
     const last = this.last((row) => row.kind === "assistant" || row.kind === "marker" || row.kind === "tool");
@@ -281,7 +282,8 @@ export const current = computed(() => conversations.value.get(route.value.conver
 
 /** An answer is being written, or will be. */
 export const running = computed(() => {
-  return current.value?.running === true || view.value?.busy.value === true;
+  // Of a sub-agent only its rows are live.
+  return (current.value?.running === true && !current.value.parent) || view.value?.busy.value === true;
 });
 
 // -- the connection ------------------------------------------------------------------------------------------------

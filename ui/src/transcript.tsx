@@ -34,7 +34,7 @@ export function unsentOf(conversation: string | null, view: View | null): Outgoi
     // The stream may be faster than the answer to the request.
     const row = order.find((id) => {
       const { kind, text } = view.row(id).value;
-      return kind === "user" && Number(id) > message.after && text === message.text && !taken.has(id);
+      return kind === "user" && Number(id) > message.after && (text ?? "") === message.text && !taken.has(id);
     });
     if (row !== undefined) taken.add(row);
     return row === undefined;

@@ -3,7 +3,7 @@
 export interface Row {
   id: string;
   key: [number, number, number];
-  kind: "user" | "assistant" | "system" | "tool" | "marker" | "notice" | "summary" | "memory";
+  kind: "user" | "assistant" | "system" | "tool" | "marker" | "notice" | "summary" | "memory" | "files";
   /** Microseconds since 1970. */
   at: number;
   text?: string;
@@ -17,13 +17,18 @@ export interface Row {
   touches?: string;
   late?: boolean;
   erased?: boolean;
-  parts?: { type?: string; name?: string; media_type?: string }[];
+  parts?: { type?: string; name?: string; media_type?: string; blob?: string; height?: number }[];
   model?: string;
   /** What was done with a fact: added, replaced or removed. */
   action?: string;
   by?: string;
   fact?: string;
   version?: number;
+  /** The turn that changed files. */
+  of?: string;
+  /** The conversation of the sub-agent, and whether somebody is asked something there. */
+  child?: string;
+  child_asks?: boolean;
 }
 
 export type Change =
@@ -43,6 +48,8 @@ export interface Listed {
   archived: boolean;
   running: boolean;
   temporary?: boolean;
+  /** The conversation whose sub-agent works here. */
+  parent?: string | null;
 }
 
 export interface Usage {
@@ -121,6 +128,14 @@ export interface Provider {
   rests_seconds: number;
   /** What it could not take. `at` is microseconds since 1970. */
   letters: { conversation: string; seq: number; error: string; at: number }[];
+}
+
+/** What was uploaded for a message. */
+export interface Attached {
+  blob: string;
+  name: string;
+  media_type: string;
+  bytes: number;
 }
 
 /** How a message goes in while an answer is being written. */

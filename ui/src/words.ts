@@ -17,9 +17,11 @@ const VERBS: Record<string, [string, string, string]> = {
   grep: ["search for", "Searching for", "Searched for"],
   fetch: ["fetch", "Fetching", "Fetched"],
   web: ["fetch", "Fetching", "Fetched"],
+  ask: ["ask", "Asking", "Asked"],
   remember: ["remember", "Remembering", "Remembered"],
+  delegate: ["hand on", "Handed on", "Handed on"],
 };
-const SUBJECTS = ["path", "file", "command", "query", "pattern", "url", "name", "text"];
+const SUBJECTS = ["path", "file", "command", "query", "pattern", "url", "name", "text", "words", "question", "task"];
 
 export function parseArguments(text: string | undefined): Record<string, unknown> | null {
   try {
@@ -38,6 +40,7 @@ export function toolWords(row: Row): { verb: string; subject: string } {
   const known = VERBS[name.split(/[_.\-/ ]/)[0]?.toLowerCase() ?? ""];
   const [todo, doing, done] = known ?? ["use", "Using", "Used"];
   const first = typeof found === "string" ? (found.split("\n")[0] ?? "").slice(0, 120) : "";
+  if (name === "ask" && row.state === "done") return { verb: "You answered", subject: visible(`${row.text?.split("\n")[2]} · ${first}`) };
   const subject = known !== undefined ? first || name : first === "" ? name : `${name}: ${first}`;
   const verb =
     {
@@ -48,7 +51,7 @@ export function toolWords(row: Row): { verb: string; subject: string } {
       done,
       ok: done,
       failed: `Could not ${todo}`,
-      denied: `Was not allowed to ${todo}`,
+      denied: name === "ask" ? "Got no answer:" : `Was not allowed to ${todo}`,
       unknown: `Outcome unknown: ${todo}`,
     }[row.state ?? ""] ?? `${done} (${row.state})`;
   return { verb, subject: visible(subject) };

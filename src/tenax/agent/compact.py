@@ -29,9 +29,11 @@ from tenax.fence import fence
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.models.base import Answer, Failure, Model, Piece, Words
-from tenax.parts import Text, ToolResult, text_of
+from tenax.models.render import contents_of, spelled_out
+from tenax.parts import File, Image, Part, Text, ToolResult, text_of
 from tenax.sessions import Compacted as Rotated
 from tenax.sessions import SessionDB
+from tenax.tools.todo import with_list
 from tenax.views.context import TRIMMED_CHARS, Context, Message, Placed, fenced
 
 __all__ = [
@@ -54,6 +56,7 @@ TAIL = 0.25
 """How much of it stays word for word."""
 KEEP_MESSAGES = 4
 SUMMARY_CHARS_MAX = 24_000
+_PICTURE_TOKENS_MAX = 1600
 _KEPT_CHARS_MAX = 2000
 _CLIPPED_CHARS_MIN = 256
 _CUT = frozenset({"length", "max_tokens"})
@@ -340,6 +343,9 @@ class Compactor:
             summary = await self._ask(journal, history.conversation, agent, model, covered, fits, run)
             if isinstance(summary, Aborted):
                 return msgspec.structs.replace(summary, session_id=stretch)
+            earlier = text_of(covered[0].message.parts) if covered[0].place == 0 else ""
+            parts = [part for each in covered for part in each.message.parts]
+            summary = redacted(with_list(summary, earlier, parts))
             before, after = estimate(context.items), len(summary) // 4 + estimate(context.items[cut:])
             if after >= before:
                 return Aborted(**same, why="The summary is no shorter than what it would stand for.")
@@ -379,7 +385,7 @@ class Compactor:
         run: Run | None,
     ) -> str | Aborted:
         same: dict[str, Any] = {"messages": [], "session_id": ""}
-        plain = _fitting(covered, room - len(agent.prompt + INSTRUCTION) // 4)
+        plain = _fitting(await _spelled(journal, covered), room - len(agent.prompt + INSTRUCTION) // 4)
         also = await self._also(plain) if agent.memory is not None else ""
         messages = [*plain, Message("user", (Text(INSTRUCTION + also),))]
         body = model.body(agent.prompt, [], [model.message(each) for each in messages], {})
@@ -430,7 +436,9 @@ class Compactor:
             await run.record(kept)
             await run.history.catch_up()
             return False
-        trimmed = msgspec.structs.replace(opened, reason="trimmed", trimmed_to=max(each.last for each in long))
+        trimmed = msgspec.structs.replace(
+            opened, reason="trimmed", trimmed_to=max(each.last for each in long)
+        )
         await run.record(kept, trimmed)
         await run.history.catch_up()
         return True
@@ -453,7 +461,28 @@ def estimate(items: Sequence[Placed]) -> int:
 
 
 def _tokens(message: Message) -> int:
-    return len(msgspec.json.encode(message)) // 4 + 4
+    return len(msgspec.json.encode(message)) // 4 + 4 + sum(map(_attached, message.parts))
+
+
+def _attached(part: Part) -> int:
+    """What a part weighs that only names its blob. Providers count a picture by its pixels, up to a bound."""
+    match part:
+        case Image(width=width, height=height):
+            return min(width * height // 750, _PICTURE_TOKENS_MAX) or _PICTURE_TOKENS_MAX
+        case File(bytes=size, text=text):
+            return (text.bytes if text is not None else size) // 4
+    return 0
+
+
+async def _spelled(journal: AsyncJournal, covered: Sequence[Placed]) -> list[Placed]:
+    """The same, with the words of what is attached: a summary is to know them."""
+    found = []
+    for each in covered:
+        files = [part for part in each.message.parts if isinstance(part, File)]
+        contents = await contents_of(files, journal.get_blob, journal.apart)
+        parts = spelled_out(each.message.parts, contents)
+        found.append(msgspec.structs.replace(each, message=Message(each.message.role, parts)))
+    return found
 
 
 def _cut_items(items: Sequence[Placed], tail: int, waiting: int) -> int:

@@ -23,13 +23,15 @@ import msgspec
 
 from tenax.agent.history import History
 from tenax.agent.partials import HOLD_SECONDS, Partials
-from tenax.errors import LeaseLost, OutcomeUnknown, Refused, StoreUnavailable, TenaxError
+from tenax.changes import Changes, Watch
+from tenax.errors import Gone, LeaseLost, OutcomeUnknown, Refused, StoreUnavailable, TenaxError
 from tenax.events import (
     ApprovalAnswered,
     ApprovalAsked,
     Blob,
     ContextOpened,
     Event,
+    FilesChanged,
     MemoryRecalled,
     MessageAssistant,
     MessagePartial,
@@ -38,17 +40,20 @@ from tenax.events import (
     ReplyDelta,
     RunFinished,
     ToolFinished,
+    ToolHanded,
     ToolStarted,
 )
 from tenax.fence import Scrubber, scrub
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Lease, Recorded
 from tenax.models.base import RETRIED, Answer, Failure, Model, Thought, ToolSpec, Words
-from tenax.parts import Text, ToolCall, text_of
+from tenax.models.render import contents_of
+from tenax.parts import File, Image, Part, Text, ToolCall, text_of
 from tenax.recovery import UNKNOWN_OUTCOME, interruption, ship
-from tenax.tools.base import Call
+from tenax.tools.base import Call, Elsewhere, Tool
 from tenax.tools.gate import Allowed, Asks, Done, Gate
 from tenax.tools.gate import Refused as Denied
+from tenax.views.context import Context, Message
 from tenax.views.turns import OpenCall, OpenRun, Step, Turns
 
 __all__ = ["RENDERER", "Agent", "Ended", "Holder", "Limits", "Rendered", "Run"]
@@ -57,7 +62,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _WATCH_PAUSE = 0.03
-RENDERER = 1
+_RESTING_BYTES_MAX = 4_000_000
+RENDERER = 2
 """Moves when the same events would be rendered to other bytes."""
 Ended = Literal["completed", "failed", "cancelled", "parked", "lost"]
 
@@ -106,7 +112,7 @@ class Agent:
         """Changes when requests would begin otherwise."""
         specs = msgspec.json.encode(self.gate.specs())
         told = msgspec.json.encode(
-            [self.prompt, self.settings, [each.name for each in self.models], RENDERER]
+            [self.prompt, self.settings, [(each.name, each.sees) for each in self.models], RENDERER]
         )
         return hashlib.sha256(told + specs).hexdigest()
 
@@ -121,29 +127,59 @@ class Holder(Protocol):
         """Everything that was held of this run is in the store."""
 
 
+class Kin(Protocol):
+    """The conversation whose call a run works for, and those in which its own calls go on."""
+
+    async def payer(self, conversation: str) -> str:
+        """The conversation whose budget it is."""
+
+    async def wanted(self, history: History) -> bool:
+        """Whether somebody still waits for what the open run does."""
+
+    async def stop(self, conversation: str) -> None:
+        """Ask the run there to stop."""
+
+
 class Rendered:
-    """Messages as the bytes that are sent, each rendered once in an epoch."""
+    """Messages as the bytes that are sent, each rendered once in an epoch, also where one run follows another."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: AsyncJournal) -> None:
+        self._journal = journal
         self._of: tuple[str, int] = ("", -1)
-        self._bytes: dict[int, bytes] = {}
+        self._known: dict[int, tuple[Message, bytes]] = {}
 
-    def body(
+    async def body(
         self, model: Model, history: History, prompt: str, tools: Sequence[ToolSpec], inputs: Sequence[int]
     ) -> bytes:
-        context = history.context
-        if self._of != (model.name, context.epoch):
-            self._of, self._bytes = (model.name, context.epoch), {}
-        known = self._bytes
+        """The next request. What is attached is read first; then nothing waits, so it is all of one moment."""
+        contents: dict[Part, str | None] = {}
+        while wanted := self._attached(model, history.context, inputs) - contents.keys():
+            contents |= await contents_of(wanted, self._journal.get_blob, self._journal.apart)
+        context, known = history.context, self._known
         messages = []
         for each in context.items:
             found = known.get(each.nth)
-            if found is None:
-                found = known[each.nth] = model.message(each.message)
-            messages.append(found)
-        messages += [model.message(each) for each in context.end(inputs)]
+            if found is None or found[0] is not each.message:
+                found = known[each.nth] = each.message, model.message(each.message, contents)
+            messages.append(found[1])
+        messages += [model.message(each, contents) for each in context.end(inputs)]
         settings = context.opened.settings if context.opened is not None else {}
         return model.body(prompt, tools, messages, settings)
+
+    def _attached(self, model: Model, context: Context, inputs: Sequence[int]) -> set[Part]:
+        """Files, and pictures where they are seen, in what is not rendered yet."""
+        if self._of != (model.name, context.epoch):
+            self._of, self._known = (model.name, context.epoch), {}
+        shown = (File, Image) if context.opened is not None and context.opened.sees else (File,)
+        known = self._known
+        new = [each.message for each in context.items
+               if (found := known.get(each.nth)) is None or found[0] is not each.message]  # fmt: skip
+        return {part for each in new + context.end(inputs) for part in each.parts if isinstance(part, shown)}
+
+    def rest(self) -> None:
+        """A run has ended. What is long, pictures above all, is rendered again by the next one."""
+        if sum(len(sent) for _, sent in self._known.values()) > _RESTING_BYTES_MAX:
+            self._known = {}
 
 
 class Run:
@@ -161,19 +197,26 @@ class Run:
         holder: Holder,
         asks: bool = True,
         compact: Callable[[Run], Awaitable[bool]] | None = None,
+        kin: Kin | None = None,
+        changes: Changes | None = None,
+        rendered: Rendered | None = None,
     ) -> None:
         self.agent = agent
         self.journal = journal
         self.history = history
         self.lease = lease
         self.id = run
-        self.rendered = Rendered()
+        self.rendered = rendered if rendered is not None else Rendered(journal)
         self.overflow: int | None = None
         """What the provider said its context holds, when a request was too long."""
         self._folder = folder
+        self._changes = changes
         self._holder = holder
         self._asks = asks
         self._compact = compact
+        self._kin = kin
+        self._elsewhere = False
+        """Some call goes on in another conversation."""
         self._nth_model = 0
         self._failures = 0
         """Calls of this model that failed, one after the other."""
@@ -185,6 +228,7 @@ class Run:
         self._partials: Partials | None = None
         self._prompt: tuple[ContextOpened, str] | None = None
         self._recalled = False
+        self._looked = False
         self._shared: bool | None = None
         """Whether several people write here, as it was when the run began."""
 
@@ -203,12 +247,13 @@ class Run:
             raise
         finally:
             watcher.cancel()
+            self.rendered.rest()
 
     async def _steps(self) -> Ended:
         while True:
-            await self._catch_up()
+            await self._look()
             run = self._open_run()
-            if self.turns.stopped:
+            if self.turns.stopped or not await self._wanted():
                 return await self._cancel(run)
             if run.step is not None and run.step.open:
                 if not await self._use_tools(run.step):
@@ -247,6 +292,12 @@ class Run:
         if run is None or run.id != self.id:
             raise LeaseLost("Another run has the conversation.")
         return run
+
+    async def _look(self) -> None:
+        """Fold what came since the last step. Before the first one whoever started the run has just done so."""
+        if self._looked or self.turns.run is None or self.turns.run.id != self.id:
+            await self._catch_up()
+        self._looked = True
 
     async def _catch_up(self) -> None:
         await self._while_away(self.history.catch_up)
@@ -368,6 +419,7 @@ class Run:
                 memory=memory,
                 signature=self.agent.signature,
                 shared=shared,
+                sees=self.model.sees,
             )
         )
         await self._catch_up()
@@ -412,11 +464,17 @@ class Run:
             await self.record(found)
             await self._catch_up()
 
+    async def _wanted(self) -> bool:
+        kin = self._kin
+        return kin is None or await self._while_away(lambda: kin.wanted(self.history))
+
     async def _over_budget(self) -> str:
         """Why no more may be spent, if so. Only what has a price counts (docs/CONFIGURATION.md)."""
-        limits = self.agent.limits
+        limits, here = self.agent.limits, self.conversation
+        if self._kin is not None:
+            here = await self._while_away(partial(self._kin.payer, here))
         for limit, conversation, where in (
-            (limits.dollars_conversation, self.conversation, "this conversation"),
+            (limits.dollars_conversation, here, "this conversation"),
             (limits.dollars_day, None, "today (UTC)"),
         ):
             if limit is None:
@@ -434,7 +492,8 @@ class Run:
         """One call of the model. None: go on."""
         model, steers = self.model, self.turns.steers
         prompt = await self._prompt_now()
-        body = self.rendered.body(model, self.history, prompt, self.agent.gate.specs(), steers)
+        specs = self.agent.gate.specs()
+        body = await self._while_away(lambda: self.rendered.body(model, self.history, prompt, specs, steers))
         (requested,) = await self.record(
             ModelRequested(
                 self.history.seq,
@@ -567,12 +626,14 @@ class Run:
                                               verdict.touches, expires))  # fmt: skip
         if asks:
             await self.record(*asks)
+        self._elsewhere = False
         await self._perform_all(step, ready)
-        return not waits or self._stop.is_set()
+        return not (waits or self._elsewhere) or self._stop.is_set()
 
     def _weigh(self, step: Step, each: OpenCall) -> Allowed | Asks | Denied:
         gate, call = self.agent.gate, each.call
-        where = Call(self.journal.user or "", self.conversation, step.message, call.id, self._folder)
+        said = each.answered.words if each.answered is not None else ""
+        where = Call(self.journal.user or "", self.conversation, step.message, call.id, self._folder, said)
         verdict = gate.weigh(call.name, call.arguments, where, allowed=self.turns.allowed)
         if not isinstance(verdict, Asks):
             return verdict
@@ -618,19 +679,55 @@ class Run:
         if each.started is not None and tool.effect == "once":
             await self._finished(step, each, None)
             return
-        await self.record(ToolStarted(step.message, each.call.id, tool.name, tool.effect, tool.seconds))
-        await self._renew(tool.seconds)
+        if each.handed is None:
+            await self.record(ToolStarted(step.message, each.call.id, tool.name, tool.effect, tool.seconds))
+            await self._renew(tool.seconds)
         approved = each.asked.arguments if permit.approved and each.asked is not None else None
-        task = asyncio.create_task(self.agent.gate.perform(permit, approved_arguments=approved))
-        done = await self._unless_stopped(task)
-        if done is not None:
-            await self._finished(step, each, done)
+        async with self._watched(step, each, permit) as watch:
+            task = asyncio.create_task(self.agent.gate.perform(permit, approved_arguments=approved))
+            done = await self._unless_stopped(task)
+            changed = await watch.events() if watch is not None else []
+            if done is not None and done.at is None:
+                await self._finished(step, each, done, *changed)
+            elif changed:
+                await self.record(*changed)
+            if watch is not None:
+                watch.stored()
+        if done is not None and done.at is not None:
+            await self._handed(step, each, tool, done.at)
 
-    async def _finished(self, step: Step, each: OpenCall, done: Done | None) -> None:
+    def _watched(
+        self, step: Step, each: OpenCall, permit: Allowed
+    ) -> contextlib.AbstractAsyncContextManager[Watch | None]:
+        """What this call changes in the folder is found, unless it can change nothing there."""
+        if self._changes is None or permit.tool.effect == "pure" or each.handed is not None:
+            return contextlib.nullcontext()
+        also = [permit.touches] if permit.tool.paths else []
+        return self._changes.around(self.conversation, self.id, step.message, each.call.id, also)
+
+    async def _handed(self, step: Step, each: OpenCall, tool: Tool[Any], at: Elsewhere) -> None:
+        """It goes on elsewhere: not for longer than the tool may take, but for the time that a person takes to answer."""
+        until = each.handed_at + int(tool.seconds * 1e6)
+        if each.handed is not None and not at.asks and self.journal.clock.now_us() > until:
+            await self._halt(at.conversation)
+            late = f"{tool.name} was stopped because it took more than {tool.seconds:g} seconds."
+            await self._finished(step, each, Done("failed", late))
+            return
+        self._elsewhere = True
+        if each.handed is None or each.handed.asks != at.asks:
+            await self.record(ToolHanded(step.message, each.call.id, at.conversation, at.asks))
+
+    async def _halt(self, conversation: str) -> None:
+        """Stop what goes on there for a call."""
+        if (kin := self._kin) is not None:
+            with contextlib.suppress(Gone):
+                await self._while_away(lambda: kin.stop(conversation))
+
+    async def _finished(self, step: Step, each: OpenCall, done: Done | None, *changed: FilesChanged) -> None:
         outcome: Any = done.outcome if done is not None else "unknown"
         text = done.text if done is not None else UNKNOWN_OUTCOME
         cut = done.cut if done is not None else 0
-        await self.record(ToolFinished(step.message, each.call.id, outcome, text, cut), held=True)
+        await self.record(*changed, ToolFinished(step.message, each.call.id, outcome, text, cut), held=True)
 
     # -- ends ------------------------------------------------------------------------------------------------
 
@@ -651,6 +748,8 @@ class Run:
 
     async def _cancel(self, run: OpenRun) -> Ended:
         """The person stopped it. Every call gets its outcome, so that the conversation can go on."""
+        for each in run.handed:
+            await self._halt(each.handed.conversation)  # type: ignore[union-attr]
         for each in run.step.open if run.step is not None else ():
             begun = each.started is not None
             text = "It was stopped while it ran." if begun else "It was stopped before it ran."

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
 from tenax.cli.doctor import examine
 from tenax.cli.frame import Commands, leave, run
 from tenax.cli.list import list_conversations
+from tenax.cli.mcp import mcp
 from tenax.cli.memory import memory
 from tenax.cli.rules import rules
+from tenax.cli.schedule import schedule
 from tenax.cli.serve import demo, link, serve
 from tenax.cli.setup import setup
 from tenax.cli.show import show
+from tenax.cli.skills import list_skills
 from tenax.config import load
 
 
@@ -33,8 +37,12 @@ from tenax.config import load
     default="queue",
     help="With -p -c: what the message does to an answer that is being written.",
 )
+@click.option("--attach", "files", metavar="FILE", multiple=True, type=click.Path(path_type=Path),
+              help="With -p: a text, a picture or a PDF that goes with it. Several times for several.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="With -p: every change as a line of JSON.")
-@click.option("--no-context-files", is_flag=True, help="Read no AGENTS.md and no CLAUDE.md.")
+@click.option(
+    "--no-context-files", is_flag=True, help="Read no AGENTS.md, no CLAUDE.md and no skills of the folder."
+)
 @click.version_option(package_name="tenax", message="%(prog)s %(version)s")
 @click.pass_context
 def tenax(
@@ -43,6 +51,7 @@ def tenax(
     words: str | None,
     conversation: str | None,
     how: str,
+    files: tuple[Path, ...],
     *,
     new: bool,
     as_json: bool,
@@ -67,19 +76,23 @@ def tenax(
         conversation=conversation,
         how=how,  # type: ignore[arg-type]  # click's choices
         as_json=as_json,
+        files=files,
         context_files=not no_context_files,
     )
 
 
 tenax.add_command(examine)
 tenax.add_command(list_conversations)
+tenax.add_command(mcp)
 tenax.add_command(memory)
 tenax.add_command(rules)
+tenax.add_command(schedule)
 tenax.add_command(serve)
 tenax.add_command(link)
 tenax.add_command(demo)
 tenax.add_command(setup)
 tenax.add_command(show)
+tenax.add_command(list_skills)
 
 
 def main(args: Sequence[str] | None = None) -> None:

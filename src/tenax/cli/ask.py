@@ -10,18 +10,21 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
 from tenax.agent.history import History
+from tenax.attachments import read_file
 from tenax.cli.frame import FAILED, STOPPED
 from tenax.cli.lines import noted, one_line
 from tenax.config import Config
 from tenax.errors import ConfigError, InvalidInput, StoreUnavailable
+from tenax.parts import Part, Text
 from tenax.runtime import How, Runtime
 from tenax.views.transcript import Change, Grow, Put, Row
 
@@ -40,6 +43,7 @@ def ask(
     how: How,
     as_json: bool,
     context_files: bool,
+    files: Sequence[Path] = (),
 ) -> int:
     """Ask, print the answer, and say how it went."""
     if words == "-":
@@ -47,13 +51,14 @@ def ask(
             words = sys.stdin.read()
         except UnicodeDecodeError as error:
             raise InvalidInput("What came through stdin is not UTF-8 text.") from error
-    if not words.strip():
+    attached = [(each.name, read_file(each)) for each in files]
+    if not words.strip() and not attached:
         raise InvalidInput("The message is empty.", hint='tenax -p "your question"')
     printer = _Lines() if as_json else _Words()
     made = partial(
         Runtime, config, asks=False, serves=False, on_held=printer.held, context_files=context_files
     )
-    return asyncio.run(_ask(made, printer, words, conversation, how))
+    return asyncio.run(_ask(made, printer, words, conversation, how, attached))
 
 
 async def _ask(
@@ -62,6 +67,7 @@ async def _ask(
     words: str,
     conversation: str | None,
     how: How,
+    attached: Sequence[tuple[str, bytes]],
 ) -> int:
     runtime = made()
     denied = _Denied(runtime)
@@ -71,8 +77,10 @@ async def _ask(
         await runtime.close()
         raise
     async with runtime:
+        parts: list[Part] = [Text(words)] if words.strip() else []
+        parts += [await runtime.attachments.put(*each) for each in attached]
         name = conversation or await runtime.new(source="cli")
-        stored = await runtime.submit(name, words, how=how)
+        stored = await runtime.submit(name, parts, how=how)
         printer.began(name, stored.seq)
         denied.began(name, stored.seq)
         with _stopping() as stop:
@@ -213,7 +221,7 @@ class _Words:
                 self._print(row.id, row.text)
             case "tool" if row.state != "waiting":
                 self._aside(one_line(f"[{row.name} {row.state}]"))
-            case "notice":
+            case "notice" | "files" if row.state not in {"open", "undone"}:
                 self._aside(one_line(row.text))
             case "memory":
                 self._aside(noted(row))

@@ -12,6 +12,7 @@ import msgspec
 
 from tenax.cli.frame import FAILED, pass_config
 from tenax.cli.lines import one_line, short_time
+from tenax.cli.skills import broken
 from tenax.clock import Clock, rfc3339
 from tenax.config import Config, shown
 from tenax.errors import TenaxError
@@ -20,6 +21,7 @@ from tenax.journal import open as open_journal
 from tenax.journal.base import Instance
 from tenax.journal.check import Problem, Progress, Report, engine_of, verify
 from tenax.journal.schema import SCHEMA_VERSION
+from tenax.tools.sandbox import Sandbox
 
 __all__ = ["examine"]
 
@@ -64,6 +66,10 @@ class Findings(msgspec.Struct, kw_only=True):
     python: str
     places: Places
     locked: dict[str, str]
+    sandbox: str
+    """Why commands run without one; empty where there is one."""
+    skills: dict[str, str]
+    """Folders that should be skills and are none, and why."""
     store: Store | None = None
     checked: dict[str, int] | None = None
     problems: list[Problem] = []
@@ -83,6 +89,8 @@ def examine(config: Config, *, as_json: bool) -> int:
             str(config.file), str(config.places.data), str(config.places.state), shown(config.store_url)
         ),
         locked=dict(config.locked),
+        sandbox=Sandbox().why_not(),
+        skills=broken(config),
     )
     if not as_json:
         _show_places(config, findings)
@@ -132,6 +140,10 @@ def _show_places(config: Config, findings: Findings) -> None:
     _pair("data", str(config.places.data))
     _pair("state", str(config.places.state))
     _pair("store", f"{shown(config.store_url)}{locked}")
+    without = f"{findings.sandbox} Every command of the shell is asked for."
+    _pair("sandbox", without if findings.sandbox else "bubblewrap")
+    for folder, problem in findings.skills.items():
+        _pair("skill", f"{folder} is not used: {problem}")
 
 
 def _show_store(store: Store, alive: list[Instance], clock: Clock) -> None:

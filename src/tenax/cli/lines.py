@@ -6,9 +6,11 @@ import re
 import unicodedata
 from datetime import UTC, datetime
 
+from tenax.changes import TurnChanges
+from tenax.clock import rfc3339
 from tenax.views.transcript import Row
 
-__all__ = ["fit", "noted", "one_line", "pad", "short_time", "width"]
+__all__ = ["changed", "fit", "noted", "one_line", "pad", "short_time", "width"]
 
 _NOTED = {"added": "Remembered", "replaced": "Changed what it remembers", "removed": "Forgot"}
 _US = 1_000_000
@@ -55,6 +57,17 @@ def short_time(at_us: int, now_us: int) -> str:
     if at.date() == now.date():
         return f"{at:%H:%M}"
     return f"{at.day} {at:%b}" if at.year == now.year else f"{at:%Y-%m-%d}"
+
+
+def changed(turn: TurnChanges) -> list[str]:
+    """What a turn changed in the folder, as lines of a diff."""
+    head = f"{'Put back' if turn.undoes else 'Changed'}{', and put back since' if turn.undone else ''}: {rfc3339(turn.at)[:16]}"
+    lines = [head.replace("T", " "), *([turn.missed] if turn.missed else [])]
+    for each in turn.files:
+        lines += [f"{each.what} {each.path} {each.note}".rstrip(), *each.diff.split("\n")[2:]]
+    return [
+        "".join(char if char.isprintable() or char == "\t" else "\ufffd" for char in line) for line in lines
+    ]
 
 
 def noted(row: Row) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import click
 import msgspec
 
+from tenax.changes import TurnChanges
 from tenax.cli.frame import pass_config
-from tenax.cli.lines import noted
+from tenax.cli.lines import changed, noted
 from tenax.clock import rfc3339
 from tenax.config import Config
 from tenax.errors import NoSuchConversation
@@ -39,22 +41,28 @@ _STATES = {
     show_default=True,
     help="How many rows.",
 )
+@click.option("--changes", is_flag=True, help="What its last turns changed in the folder, as diffs.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for a program.")
 @pass_config
-def show(config: Config, conversation: str, *, limit: int, as_json: bool) -> None:
+def show(config: Config, conversation: str, *, limit: int, changes: bool, as_json: bool) -> None:
     """Show what was said in a conversation."""
     if not exists(config.store_url):
         raise NoSuchConversation(f"There is no conversation {conversation}.", hint="run: tenax list")
-    rows = asyncio.run(_rows(config, conversation, limit))
+    rows = asyncio.run(_rows(config, conversation, limit, changes=changes))
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(rows)))
         return
-    click.echo("\n\n".join(_paragraph(row) for row in rows))
+    told = ["\n".join(changed(row)) if isinstance(row, TurnChanges) else _paragraph(row) for row in rows]
+    click.echo("\n\n".join(told))
 
 
-async def _rows(config: Config, conversation: str, limit: int) -> list[Row]:
+async def _rows(
+    config: Config, conversation: str, limit: int, *, changes: bool
+) -> Sequence[Row | TurnChanges]:
     runtime = Runtime(config)
     try:
+        if changes:
+            return await runtime.changes(conversation)
         return await runtime.transcript(conversation, limit=limit)
     finally:
         await runtime.close()
@@ -70,8 +78,8 @@ def _paragraph(row: Row) -> str:
         return f"{head}\n{text}" if text else head
     if row.kind == "marker":
         return f"-- {WORDING[row.state]} {text}".rstrip()
-    if row.kind == "notice":
-        return f"-- {text}"
+    if row.kind in {"notice", "files"}:
+        return f"-- {text}{' Put back.' if row.state == 'undone' else ''}"
     if row.kind == "memory":
         return f"-- {noted(row)}"
     name = row.author or _NAMES[row.kind]

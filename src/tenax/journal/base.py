@@ -168,6 +168,8 @@ class Summary(_Value, frozen=True):
     running: bool
     place: tuple[int, int, int]
     """Where the next page goes on."""
+    parent: str | None = None
+    """The conversation whose sub-agent works here."""
 
 
 class Unfinished(_Value, frozen=True):

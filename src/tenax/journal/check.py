@@ -127,7 +127,7 @@ class _Check:
     def run(self) -> Iterator[Problem]:
         parts: list[Callable[[], Iterator[Problem]]] = [
             self._engine, self._row_of_store, self._tombstones, self._every_conversation, self._received, self._leases,
-            self._every_blob, self._memory,
+            self._every_blob, self._memory, self._schedules,
         ]  # fmt: skip
         for part in parts:
             try:
@@ -247,6 +247,11 @@ class _Check:
                 yield Problem(
                     owner, name, seq, f"Fact {fact} was learned from this, and nothing stands here."
                 )
+
+    def _schedules(self) -> Iterator[Problem]:
+        """Each stands in a conversation of its own user, and was asked for there."""
+        for owner, schedule, name in self._pages("prove_schedules", ("owner", "id"), ("", "")):
+            yield Problem(owner, name, None, f"Schedule {schedule} is not of this conversation or its user.")
 
     # -- blobs -----------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from tenax.events import (
     ConversationTitled,
     Copied,
     Event,
+    FilesChanged,
     MemoryDue,
     MessageAssistant,
     MessagePartial,
@@ -64,7 +65,7 @@ from tenax.journal.plan import Append, check_id
 from tenax.journal.store import DAY_US, drop_mentions, forget_learned, recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
     from tenax.journal.search import Search
@@ -72,7 +73,10 @@ if TYPE_CHECKING:
 
 __all__ = ["BLOB_BYTES_MAX", "Journal"]
 
+T = TypeVar("T")
 BLOB_BYTES_MAX = 64 * 1024 * 1024
+_KEPT_US = 86_400_000_000
+_COLLECTED_MAX = 200
 _CHUNK = 1024 * 1024
 _LEASE_SECONDS_MAX = 7 * 86400
 _LETTERS_MAX = 1000
@@ -260,6 +264,10 @@ class Journal:
         """The stretches that name this one as their parent, oldest first."""
         return [row[0] for row in self._store.query("children", owner=self._user(), name=stretch)]
 
+    def delegated(self, conversation: str) -> list[str]:
+        """The conversations of its sub-agents, oldest first. The list leaves them out."""
+        return [row[0] for row in self._store.query("delegated", num=self._num(conversation))]
+
     def run(self, conversation: str, run: str) -> RunState | None:
         """A run by its id."""
         rows = self._store.query("run", num=self._num(conversation), run=run)
@@ -271,7 +279,7 @@ class Journal:
         return bool(self._store.change(lambda tx: tx.run("use_attempt", where)))
 
     def spent(self, conversation: str | None = None) -> Spent:
-        """What models took in a conversation; without one, in all of this user's today (UTC)."""
+        """What models took in a conversation and its sub-agents; without one, in all of this user's today (UTC)."""
         if conversation is not None:
             rows = self._store.query("spent_in", num=self._num(conversation))
         else:
@@ -369,7 +377,7 @@ class Journal:
             tx.run("put_lease", {**where, **taken, "instance": instance, "life": self._store.life()})
             return Lease(name, holder, fence + 1, seconds, token)
 
-        return self._store.change(work)
+        return self._lease(work)
 
     def _free(self, tx: Tx, row: tuple[object, ...], now: float) -> bool:
         holder, _, until, seconds, instance, life, _ = row
@@ -387,14 +395,17 @@ class Journal:
                 tx.run("renew_lease", {**where, "until": self._store.now(tx) + length, "seconds": length})
             )
 
-        if not self._store.change(work):
+        if not self._lease(work):
             raise LeaseLost(f"{lease.name} is no longer held by {lease.holder}.")
         return Lease(lease.name, lease.holder, lease.fence, length, lease.token)
 
     def release(self, lease: Lease) -> bool:
         """Give the lease back. Its fence stays, so an old holder never passes for a new one."""
         where = {"owner": self._user(), "name": lease.name, "fence": lease.fence, "token": lease.token}
-        return bool(self._store.change(lambda tx: tx.run("release_lease", where)))
+        return bool(self._lease(lambda tx: tx.run("release_lease", where)))
+
+    def _lease(self, work: Callable[[Tx], T]) -> T:
+        return self._store.change(work, durable=not self._store.one_host)
 
     def release_held(self, name: str, holder: str) -> bool:
         """Give back what this holder has, wherever it was claimed."""
@@ -612,9 +623,12 @@ class Journal:
         chunks = [(start // _CHUNK, data[start : start + _CHUNK]) for start in range(0, len(data), _CHUNK)]
 
         def work(tx: Tx) -> None:
-            if tx.run("put_blob", {**where, "size": len(data), "at": self.clock.now_us()}):
+            now = self.clock.now_us()
+            if tx.run("put_blob", {**where, "size": len(data), "at": now}):
                 for n, chunk in chunks:
                     tx.run("put_chunk", {**where, "n": n, "bytes": chunk})
+            else:  # it is wanted again: it is not collected before an event can name it
+                tx.run("keep_blob", {**where, "at": now, "before": now - _KEPT_US // 2})
 
         self._store.change(work)
         return name
@@ -629,6 +643,28 @@ class Journal:
             return b"".join(bytes(row[0]) for row in tx.run("blob_bytes", where))
 
         return self._store.read(work)
+
+    def naming(self, conversation: str, blob: str) -> list[int]:
+        """Which events of this user's conversation name a blob: their seqs."""
+        low, high = bounds(self._num(conversation))
+        rows = self._store.query("named_here", owner=self._user(), hash=blob, low=low, high=high)
+        return [place & ALL_SEQS for (place,) in rows]
+
+    def collect_blobs(self) -> int:
+        """Drop what was put a day ago or longer and is named by no event, whoever's it is. How many; not all at once."""
+        before = self.clock.now_us() - _KEPT_US
+        gone = self._store.query("unnamed_blobs", before=before, limit=_COLLECTED_MAX)
+
+        def work(tx: Tx) -> int:
+            dropped = 0
+            for owner, name in gone:
+                where = {"owner": owner, "hash": name}
+                if tx.run("collect_blob", {**where, "before": before}):
+                    tx.run("drop_chunks", where)
+                    dropped += 1
+            return dropped
+
+        return self._store.change(work) if gone else 0
 
     # -- fork, erase, delete, prune --------------------------------------------------------------------------
 
@@ -720,6 +756,8 @@ class Journal:
                     wanted.add(seq)
                 case ConversationTitled(derived=True) if any(each < seq for each in seqs):
                     wanted.add(seq)
+                case FilesChanged(message=message) if message in seqs:
+                    wanted.add(seq)
         facts = [
             fact for each in sorted(wanted) if (fact := self.fact(conversation, each)) and not fact.erased
         ]
@@ -750,7 +788,7 @@ class Journal:
                 tx.run(f"delete_{name}", {"low": low, "high": high})
             forget_learned(tx, key[0], low, high)
             tx.run("unplace_facts", {"owner": key[0], "low": low, "high": high})
-            for name in ("runs", "stretches", "cursors", "authors", "letters", "head"):
+            for name in ("runs", "stretches", "cursors", "authors", "letters", "schedules", "head"):
                 tx.run(f"delete_{name}", {"num": num})
             tx.run("orphan_forks", {"num": num})
             tx.run("delete_conversation", {"num": num})
@@ -832,10 +870,10 @@ def _page(limit: object) -> None:
 
 
 def _summary(row: tuple[Any, ...], stretch: str | None) -> Summary:
-    conversation, _, title, source, messages, opened_at, updated_at, pinned, archived, run, num = row
+    conversation, _, title, source, messages, opened_at, updated_at, pinned, archived, run, num, parent = row
     marks = bool(pinned), bool(archived), run is not None
-    place = (pinned, updated_at, num)
-    return Summary(conversation, stretch, title, source, messages, opened_at, updated_at, *marks, place)
+    times, place = (opened_at, updated_at), (pinned, updated_at, num)
+    return Summary(conversation, stretch, title, source, messages, *times, *marks, place, parent)
 
 
 def _ranges(seqs: list[int]) -> list[Copied]:

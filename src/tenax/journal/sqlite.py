@@ -70,6 +70,8 @@ _living: set[str] = set()
 class SqliteStore(Store):
     """One file, many processes, one host."""
 
+    one_host = True
+
     def __init__(
         self, path: Path, clock: Clock, ids: Ids, *, patience: float = 30.0, vfs: str | None = None
     ) -> None:

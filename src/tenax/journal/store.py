@@ -103,6 +103,9 @@ class Tx(Protocol):
 class Store(abc.ABC):
     """One open store: the engine behind every user's `Journal`."""
 
+    one_host = False
+    """Whoever uses it dies with its host, so a lease need not be flushed: nobody is left to miss it."""
+
     def __init__(self, clock: Clock, ids: Ids, patience: float) -> None:
         self.clock = clock
         self.ids = ids
@@ -179,13 +182,14 @@ class Store(abc.ABC):
 
     # -- transactions that try again -------------------------------------------------------------------------
 
-    def change(self, work: Callable[[Tx], T]) -> T:
+    def change(self, work: Callable[[Tx], T], *, durable: bool = True) -> T:
         """Run `work` in a transaction. It may be run again, so it has to find its own earlier success."""
-        return self._persist(lambda: self._once(work), self.patience)
 
-    def _once(self, work: Callable[[Tx], T]) -> T:
-        with self.transaction() as tx:
-            return work(tx)
+        def once() -> T:
+            with self.transaction(durable=durable) as tx:
+                return work(tx)
+
+        return self._persist(once, self.patience)
 
     def read(self, work: Callable[[Tx], T]) -> T:
         """Run `work` on a connection for reading. A read that fails is tried again for a short while."""
@@ -579,9 +583,10 @@ def drop_mentions(tx: Tx, user: str, low: int, high: int) -> None:
 
 
 def forget_learned(tx: Tx, user: str, low: int, high: int) -> None:
-    """Take away what was remembered from these events, every version of it."""
+    """Take away what was remembered from these events, every version of it, and the schedules that they asked for."""
     tx.run("change_memory", {"owner": user})
     tx.run("forget_learned", {"owner": user, "low": low, "high": high})
+    tx.run("forget_schedules", {"owner": user, "low": low, "high": high})
 
 
 def _stored(tx: Tx, conversation: str, place: int, count: int) -> Stored:

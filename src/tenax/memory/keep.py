@@ -22,7 +22,7 @@ from tenax.events import MemoryNoted, MemoryRecalled
 from tenax.fence import fence
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Dedup, Letter, Recorded
-from tenax.journal.facts import About, Fact, Facts
+from tenax.journal.facts import About, By, Fact, Facts
 from tenax.memory.base import BUILT_IN
 from tenax.memory.follow import Follower
 from tenax.memory.manager import RECALL_SECONDS, MemoryManager
@@ -44,8 +44,8 @@ _RECALLED_CHARS_MAX: Final = 8000
 _ALL: Final = "*"
 """In place of a conversation: also what is for one of them alone."""
 _INDEXES_MAX: Final = 8
+_MISSED_MAX: Final = 1000
 _LOADED_SECONDS: Final = 15.0
-By = Literal["person", "model", "review", "import"]
 _Index = tuple[Recall, dict[str, Fact]]
 
 
@@ -88,8 +88,8 @@ class Memory:
         self._manager: MemoryManager | None = None
         self._followers: Sequence[Follower] = ()
         self._problems: Sequence[Plugged] = ()
-        self._missed: list[str] = []
-        """Who did not answer the last time."""
+        self._missed: dict[str, list[str]] = {}
+        """Who did not answer the last time, in the conversations in which somebody did not."""
         self.ready = asyncio.Event()
         """Set unless providers are being loaded."""
         self.ready.set()
@@ -341,7 +341,11 @@ class Memory:
             given, late = {}, []
         texts.update({name: text[:_RECALLED_CHARS_MAX] for name, text in given.items()})
         missed += late
-        before, self._missed = self._missed, missed
+        before = self._missed.pop(conversation, [])
+        if missed:
+            self._missed[conversation] = missed
+            if len(self._missed) > _MISSED_MAX:
+                del self._missed[next(iter(self._missed))]
         if not texts and missed == before:
             return None  # the same ones are silent as the last time, and that is stored
         return MemoryRecalled(texts, missed, facts) if texts or missed else None

@@ -16,7 +16,7 @@ import msgspec
 from tenax.config import ModelSettings
 from tenax.models.base import Answer, Beat, Piece, Thought, ToolSpec, Words
 from tenax.models.http import Fold, HttpModel
-from tenax.models.render import arguments_of, text_in
+from tenax.models.render import NOTHING_READ, Contents, arguments_of, pieces_in, text_in
 from tenax.models.toolcalls import Calls
 from tenax.parts import Part, Reasoning, Text, ToolCall, ToolResult
 from tenax.views.context import Message
@@ -43,7 +43,7 @@ class Anthropic(HttpModel):
             headers["x-api-key"] = settings.key.reveal()
         super().__init__(replace(settings, url=settings.url.rstrip("/").removesuffix("/v1")), headers)
 
-    def message(self, message: Message) -> bytes:
+    def message(self, message: Message, contents: Contents = NOTHING_READ) -> bytes:
         match message.role:
             case "results":
                 blocks = [
@@ -56,7 +56,10 @@ class Anthropic(HttpModel):
                 blocks = [block for part in message.parts for block in _said(part)]
                 return _encode({"role": "assistant", "content": blocks or _NOTHING})
             case _:
-                text = text_in(message.parts)
+                pieces = pieces_in(message.parts, contents)
+                if any(isinstance(each, tuple) for each in pieces):
+                    return _encode({"role": "user", "content": [_shown(each) for each in pieces]})
+                text = text_in(message.parts, contents)
                 return _encode({"role": "user", "content": text if text.strip() else _NOTHING})
 
     def body(
@@ -79,6 +82,12 @@ class Anthropic(HttpModel):
 
     def fold(self) -> Fold:
         return _Stream(self)
+
+
+def _shown(piece: str | tuple[str, str]) -> dict[str, Any]:
+    if isinstance(piece, str):
+        return {"type": "text", "text": piece}
+    return {"type": "image", "source": {"type": "base64", "media_type": piece[0], "data": piece[1]}}
 
 
 def _id(call: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from tenax.events import Usage
+from tenax.models.render import Contents
 from tenax.parts import Part
 from tenax.views.context import Message
 
@@ -91,9 +92,11 @@ class Model(Protocol):
     """What the provider calls it."""
     context: int | None
     """How many tokens its context holds, if that is known."""
+    sees: bool
+    """Whether it can be shown pictures."""
 
-    def message(self, message: Message) -> bytes:
-        """One message as this provider's JSON. The same message always gives the same bytes."""
+    def message(self, message: Message, contents: Contents = ...) -> bytes:
+        """One message as this provider's JSON. The same message, with the same contents, always gives the same bytes."""
 
     def body(
         self,

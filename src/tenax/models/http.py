@@ -8,6 +8,7 @@ server that sees it closed stops generating.
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ from tenax.config import ModelSettings
 from tenax.events import Usage
 from tenax.models.base import Answer, Failure, Piece, ToolSpec
 from tenax.models.failures import IS_IT, Failures
+from tenax.models.render import NOTHING_READ, Contents
 from tenax.models.sse import Reader, ServerEvent, TooLong
 from tenax.views.context import Message
 
@@ -35,6 +37,14 @@ DRAIN_SECONDS_MAX: Final = 0.1
 ERROR_BYTES_MAX: Final = 64 * 1024
 CALLS_MAX: Final = 256
 """How many calls one model may have open at once."""
+
+
+# Families of models that are known to see. Whatever else does is told so by the person: `sees = true`.
+_SEES: Final = re.compile(
+    r"claude-(?:3|sonnet|opus|haiku)|gpt-(?:4o|4\.\d|[5-9])|\bo[34](?:-|$)(?!mini-20)|gemini|gemma-?[3-9]|llava|pixtral"
+    r"|mistral-(?:small|medium)-3|llama-?4|[-.\d]vl\b|vision|openrouter/auto",
+    re.IGNORECASE,
+)
 
 
 class Fold(Protocol):
@@ -55,6 +65,7 @@ class HttpModel(ABC):
     def __init__(self, settings: ModelSettings, headers: Mapping[str, str]) -> None:
         self.name = settings.name
         self.context = settings.context
+        self.sees = bool(_SEES.search(self.name)) if settings.sees is None else settings.sees
         self.settings = settings
         place = urlsplit(settings.url)
         self._where = place.netloc.rpartition("@")[2]
@@ -75,7 +86,7 @@ class HttpModel(ABC):
         )
 
     @abstractmethod
-    def message(self, message: Message) -> bytes:
+    def message(self, message: Message, contents: Contents = NOTHING_READ) -> bytes:
         """One message as this provider's JSON."""
 
     @abstractmethod

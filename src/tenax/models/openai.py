@@ -14,7 +14,7 @@ import msgspec
 from tenax.config import ModelSettings
 from tenax.models.base import Answer, Beat, Piece, Thought, ToolSpec, Words
 from tenax.models.http import Fold, HttpModel
-from tenax.models.render import arguments_of, text_in
+from tenax.models.render import NOTHING_READ, Contents, arguments_of, pieces_in, text_in
 from tenax.models.toolcalls import Calls
 from tenax.parts import Part, Reasoning, Text, ToolCall, ToolResult
 from tenax.views.context import Message
@@ -36,7 +36,7 @@ class OpenAI(HttpModel):
         own = urlsplit(settings.url).hostname == "api.openai.com"
         self._max_tokens = "max_completion_tokens" if own else "max_tokens"
 
-    def message(self, message: Message) -> bytes:
+    def message(self, message: Message, contents: Contents = NOTHING_READ) -> bytes:
         match message.role:
             case "results":
                 return b",".join(
@@ -46,10 +46,13 @@ class OpenAI(HttpModel):
                 )
             case "assistant":
                 calls = [_call(part) for part in message.parts if isinstance(part, ToolCall)]
-                said = {"role": "assistant", "content": text_in(message.parts)}
+                said = {"role": "assistant", "content": text_in(message.parts, contents)}
                 return _encode(said | {"tool_calls": calls} if calls else said)
             case role:
-                return _encode({"role": role, "content": text_in(message.parts)})
+                pieces = pieces_in(message.parts, contents)
+                if any(isinstance(each, tuple) for each in pieces):
+                    return _encode({"role": role, "content": [_shown(each) for each in pieces]})
+                return _encode({"role": role, "content": text_in(message.parts, contents)})
 
     def body(
         self, prompt: str, tools: Sequence[ToolSpec], messages: Sequence[bytes], settings: Mapping[str, Any]
@@ -76,6 +79,12 @@ class OpenAI(HttpModel):
 
     def fold(self) -> Fold:
         return _Chat(self)
+
+
+def _shown(piece: str | tuple[str, str]) -> dict[str, Any]:
+    if isinstance(piece, str):
+        return {"type": "text", "text": piece}
+    return {"type": "image_url", "image_url": {"url": f"data:{piece[0]};base64,{piece[1]}"}}
 
 
 def _call(part: ToolCall) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from tenax.config import ModelSettings, Secret
 from tenax.journal.aio import Threads
 from tenax.models.base import Failure, Piece, ToolSpec
 from tenax.models.openai import OpenAI
-from tenax.models.render import text_in
+from tenax.models.render import NOTHING_READ, Contents, text_in
 from tenax.views.context import Message
 
 __all__ = ["PACKAGES", "Practice", "installed", "is_whole", "model_file"]
@@ -179,6 +179,7 @@ class Practice:
 
     name = "practice"
     context: int | None = None
+    sees = False
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
@@ -186,8 +187,8 @@ class Practice:
         self._child: _Child | None = None
         self._model: OpenAI | None = None
 
-    def message(self, message: Message) -> bytes:
-        return _encode({"role": message.role, "content": text_in(message.parts)})
+    def message(self, message: Message, contents: Contents = NOTHING_READ) -> bytes:
+        return _encode({"role": message.role, "content": text_in(message.parts, contents)})
 
     def body(
         self,

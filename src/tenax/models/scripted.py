@@ -24,6 +24,7 @@ from tenax.config import ModelSettings
 from tenax.errors import ConfigError
 from tenax.events import Usage
 from tenax.models.base import Answer, Beat, Failure, Piece, Thought, ToolSpec, Why, Words
+from tenax.models.render import NOTHING_READ, Contents, spelled_out
 from tenax.parts import Part, Reasoning, Text, ToolCall
 from tenax.views.context import Message
 
@@ -136,6 +137,8 @@ class ScriptedModel:
     Its tokens are words: a request with more of them than `context` is an overflow, and the prices of `settings` count.
     """
 
+    sees = False
+
     def __init__(
         self,
         script: Script | Sequence[Reply | str],
@@ -160,8 +163,8 @@ class ScriptedModel:
             Script.read(Path(settings.url)), name=settings.name, context=settings.context, settings=settings
         )
 
-    def message(self, message: Message) -> bytes:
-        return _encode(message)
+    def message(self, message: Message, contents: Contents = NOTHING_READ) -> bytes:
+        return _encode(Message(message.role, spelled_out(message.parts, contents)))
 
     def body(
         self, prompt: str, tools: Sequence[ToolSpec], messages: Sequence[bytes], settings: Mapping[str, Any]

@@ -18,7 +18,7 @@ import msgspec
 
 from tenax.errors import ToolFailed
 
-__all__ = ["THREADS_MAX", "Call", "Effect", "Tool", "aside"]
+__all__ = ["THREADS_MAX", "Call", "Effect", "Elsewhere", "Tool", "aside"]
 
 A = TypeVar("A", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -41,11 +41,23 @@ class Call(msgspec.Struct, frozen=True):
     id: str
     folder: Path
     """The conversation's folder. It need not be there yet."""
+    words: str = ""
+    """What the person said, where the call was a question to them."""
 
     @property
     def key(self) -> str:
         """The same whenever this call is made again, and another one in a fork: the conversation is part of it."""
         return f"{self.conversation}:{self.message}:{self.id}"
+
+
+class Elsewhere(Exception):
+    """The call goes on in another conversation. It is made again whenever that one moved, and finds it there."""
+
+    def __init__(self, conversation: str, *, asks: bool) -> None:
+        super().__init__(conversation)
+        self.conversation = conversation
+        self.asks = asks
+        """A person is asked something there."""
 
 
 class Tool(abc.ABC, Generic[A]):
@@ -79,7 +91,7 @@ class Tool(abc.ABC, Generic[A]):
 
     @abc.abstractmethod
     async def run(self, args: A, call: Call) -> str:
-        """Do it. What is returned is for the model. Raises ToolFailed."""
+        """Do it. What is returned is for the model. Raises ToolFailed, or Elsewhere."""
 
 
 async def aside(work: Callable[[threading.Event], T]) -> T:

@@ -29,6 +29,7 @@ __all__ = [
     "ReadFileArgs",
     "WriteFile",
     "WriteFileArgs",
+    "replace",
 ]
 
 READ_BYTES_MAX = 10 * 1024 * 1024
@@ -209,7 +210,7 @@ def _write(args: WriteFileArgs, folder: Path, deserted: threading.Event) -> str:
         with parent_of(folder, parts, make=True) as parent:
             with contextlib.suppress(FileNotFoundError, PermissionError):  # to replace it is another right
                 held = _hold(parts[-1], parent, shown)
-            _replace(parts[-1], parent, shown, data, deserted)
+            replace(parts[-1], parent, shown, data, deserted)
     wrote = f"{shown} was written: {len(data):,} bytes."
     change = diff(shown, held.text, args.content) if held and held.text is not None else ""
     return f"{wrote}\n{change}" if change else wrote
@@ -225,7 +226,7 @@ def _edit(args: EditFileArgs, folder: Path, deserted: threading.Event) -> str:
                 f"{shown} is not UTF-8 text of at most {READ_BYTES_MAX:,} bytes: it is not edited."
             )
         text = _edited(args, shown, held.text)
-        _replace(parts[-1], parent, shown, _encoded(text), deserted, held.found)
+        replace(parts[-1], parent, shown, _encoded(text), deserted, held.found)
     return diff(shown, held.text, text)
 
 
@@ -271,17 +272,18 @@ def _encoded(text: str) -> bytes:
         raise ToolFailed("The text holds half of a surrogate pair, which is no text.") from error
 
 
-def _replace(
+def replace(
     name: str,
     parent: int,
     shown: str,
     data: bytes,
     deserted: threading.Event,
     edited: os.stat_result | None = None,
+    mode: int | None = None,
 ) -> None:
     """Put the new file in the place of the old one in one step, on disk before it is told.
 
-    `edited` is the file that the new one was made from: it must still be the one that is there.
+    `edited` is the file that the new one was made from: it must still be the one that is there. The mode stays, unless one is given.
     """
     before = file_at(name, parent, shown)
     temporary = f".tenax-{os.urandom(8).hex()}"
@@ -289,8 +291,10 @@ def _replace(
     with contextlib.ExitStack() as undo:
         undo.callback(os.unlink, temporary, dir_fd=parent)
         with open(descriptor, "wb") as file:  # noqa: PTH123  (a descriptor, not a path)
-            if before is not None:
-                os.fchmod(descriptor, before.st_mode & 0o777)
+            if mode is None and before is not None:
+                mode = before.st_mode & 0o777
+            if mode is not None:
+                os.fchmod(descriptor, mode)
             file.write(data)
             file.flush()
             os.fsync(descriptor)

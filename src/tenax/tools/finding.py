@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 import json
 import re
 import signal
 import sys
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from tenax.errors import ToolFailed
+from tenax.rules import Rule
 from tenax.tools import seek
 from tenax.tools.base import Call, Tool
 from tenax.tools.paths import parts_of
@@ -53,31 +57,53 @@ class SearchFilesArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     glob: Annotated[str, Meta(description=f"Only in files that fit this, {_GLOB}")] = "*"
 
 
-class FindFiles(Tool[FindFilesArgs]):
+A = TypeVar("A", FindFilesArgs, SearchFilesArgs)
+
+
+class _Finding(Tool[A]):
+    """What both have in common: they look, a few at a time, and ask nobody."""
+
+    effect = "pure"
+    seconds = SECONDS_MAX + _START_SECONDS
+    asks = False
+
+    def __init__(self, rules: Callable[[], Iterable[Rule]] = tuple) -> None:
+        self._few = asyncio.Semaphore(_PROCESSES_MAX)
+        self._rules = rules
+
+    @abc.abstractmethod
+    def _what(self, args: A) -> tuple[str, str | None]:
+        """The glob, and the regular expression of the lines."""
+
+    def touches(self, args: A, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
+        _globs(self._what(args)[0])
+        return "/".join(parts_of(args.folder)) or "."
+
+    async def run(self, args: A, call: Call) -> str:
+        async with self._few:
+            return await _seek(call.folder, args.folder, *self._what(args), self._denied())
+
+    def _denied(self) -> list[str]:
+        """Patterns of the files that a rule forbids to read, or to find in this way: they are left out."""
+        denies = [each for each in self._rules() if each.verdict == "deny"]
+        names = ("read_file", self.name)
+        return [each.touches for each in denies if any(fnmatchcase(name, each.tool) for name in names)]
+
+
+class FindFiles(_Finding[FindFilesArgs]):
     """Look for files by name."""
 
     name = "find_files"
     description = (
         "List the files in the conversation's folder whose path fits a glob. Ignored files are left out."
     )
-    effect = "pure"
     args = FindFilesArgs
-    seconds = SECONDS_MAX + _START_SECONDS
-    asks = False
 
-    def __init__(self) -> None:
-        self._few = asyncio.Semaphore(_PROCESSES_MAX)
-
-    def touches(self, args: FindFilesArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
-        _globs(args.pattern)
-        return "/".join(parts_of(args.folder)) or "."
-
-    async def run(self, args: FindFilesArgs, call: Call) -> str:
-        async with self._few:
-            return await _seek(call.folder, args.folder, args.pattern, None)
+    def _what(self, args: FindFilesArgs) -> tuple[str, None]:
+        return args.pattern, None
 
 
-class SearchFiles(Tool[SearchFilesArgs]):
+class SearchFiles(_Finding[SearchFilesArgs]):
     """Look for lines in files."""
 
     name = "search_files"
@@ -85,26 +111,14 @@ class SearchFiles(Tool[SearchFilesArgs]):
         "Search the text files in the conversation's folder, a line at a time. Ignored files are left out. "
         "The result is lines such as src/a.py:12: text."
     )
-    effect = "pure"
     args = SearchFilesArgs
-    seconds = SECONDS_MAX + _START_SECONDS
-    asks = False
 
-    def __init__(self) -> None:
-        self._few = asyncio.Semaphore(_PROCESSES_MAX)
-
-    def touches(self, args: SearchFilesArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
-        _globs(args.glob)
+    def _what(self, args: SearchFilesArgs) -> tuple[str, str]:
         if not args.pattern or len(args.pattern) > _CHARS_MAX:
             raise ToolFailed(f"The pattern must have 1 to {_CHARS_MAX:,} characters.")
         if "\n" in args.pattern:
             raise ToolFailed("The pattern holds a line break, but one line is searched at a time.")
-        return "/".join(parts_of(args.folder)) or "."
-
-    async def run(self, args: SearchFilesArgs, call: Call) -> str:
-        lines = re.escape(args.pattern) if args.plain else args.pattern
-        async with self._few:
-            return await _seek(call.folder, args.folder, args.glob, lines)
+        return args.glob, re.escape(args.pattern) if args.plain else args.pattern
 
 
 def _globs(pattern: str) -> list[str]:
@@ -129,13 +143,14 @@ def _globs(pattern: str) -> list[str]:
     return ["/".join(each if len(each) > 1 else ["**", *each]) for each in parts]
 
 
-async def _seek(root: Path, folder: str, glob: str, lines: str | None) -> str:
+async def _seek(root: Path, folder: str, glob: str, lines: str | None, denied: list[str]) -> str:
     """Have it looked for by a process, which goes when nobody waits for it any more, and by itself when its time is up."""
     asked = {
         "folder": str(root),
         "parts": parts_of(folder),
         "globs": _globs(glob),
         "lines": lines,
+        "denied": denied,
         "seconds": SECONDS_MAX,
     }
     process = await asyncio.create_subprocess_exec(

@@ -21,7 +21,7 @@ import msgspec
 from tenax.errors import ToolFailed
 from tenax.models.base import ToolSpec
 from tenax.rules import UNSEEN, Rule, exactly, proposals
-from tenax.tools.base import Call, Tool
+from tenax.tools.base import Call, Elsewhere, Tool
 
 __all__ = ["CHARS_MAX", "GRACE_SECONDS", "STUCK_MAX", "Allowed", "Asks", "Done", "Gate", "Refused", "Rule"]
 
@@ -84,14 +84,20 @@ class Done(msgspec.Struct, frozen=True):
     outcome: Literal["done", "failed", "denied"]
     text: str
     cut: int = 0
+    at: Elsewhere | None = None
+    """It is not done, and goes on there."""
 
 
 class Gate:
     """These tools, under these rules; where the rules can change, they are looked up for each call."""
 
     def __init__(
-        self, tools: Iterable[Tool[Any]], rules: Iterable[Rule] | Callable[[], Iterable[Rule]] = ()
+        self,
+        tools: Iterable[Tool[Any]],
+        rules: Iterable[Rule] | Callable[[], Iterable[Rule]] = (),
+        redact: Callable[[str], str] = str,
     ) -> None:
+        self._redact = redact
         self._tools: dict[str, Tool[Any]] = {}
         for tool in tools:
             if tool.name in self._tools:
@@ -108,6 +114,10 @@ class Gate:
         self._asked: weakref.WeakSet[Asks] = weakref.WeakSet()
         self._permits: weakref.WeakSet[Allowed] = weakref.WeakSet()
         self._stuck: set[asyncio.Task[str]] = set()
+
+    def only(self, tools: Iterable[Tool[Any]]) -> Gate:
+        """A gate of its own for these tools, under the same rules."""
+        return Gate(tools, self._rules, self._redact)
 
     def tools(self) -> list[Tool[Any]]:
         """The tools, in the order in which they were given."""
@@ -170,7 +180,7 @@ class Gate:
                 "failed",
                 f"{STUCK_MAX} earlier calls did not stop when told to, so {tool.name} was not begun.",
             )
-        task = asyncio.create_task(_run(permit), name=f"tool {tool.name}")
+        task = asyncio.create_task(_run(permit, self._redact), name=f"tool {tool.name}")
         try:
             ended, _ = await asyncio.wait({task}, timeout=tool.seconds)
         except asyncio.CancelledError:
@@ -222,17 +232,22 @@ def _use_up(weighed: _W, given: weakref.WeakSet[_W]) -> bool:
     return there
 
 
-async def _run(permit: Allowed) -> str:
+async def _run(permit: Allowed, redact: Callable[[str], str]) -> str:
+    """All that a tool says comes by here, before it is cut."""
     try:
-        return str(await permit.tool.run(permit.args, permit.call))
+        return redact(str(await permit.tool.run(permit.args, permit.call)))
+    except Elsewhere:
+        raise
     except (Exception, SystemExit) as error:  # a tool may be anybody's, and may not end the process
-        raise ToolFailed(_told(permit.tool, error)) from error
+        raise ToolFailed(redact(_told(permit.tool, error))) from error
 
 
 def _done(task: asyncio.Task[str], tool: Tool[Any]) -> Done:
     if task.cancelled():
         return Done("failed", f"{tool.name} stopped by itself before it was done.")
     error = task.exception()
+    if isinstance(error, Elsewhere):
+        return Done("done", "", at=error)
     text, cut = _trimmed(str(error) if error else task.result())
     return Done("failed" if error else "done", text, cut)
 

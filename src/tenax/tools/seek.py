@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fnmatch
 import json
 import os
 import re
@@ -23,7 +24,18 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple, NoReturn
 
-__all__ = ["BYTES_MAX", "ENTRIES_MAX", "FOUND_MAX", "REFUSED", "Search"]
+__all__ = [
+    "BYTES_MAX",
+    "DEPTH_MAX",
+    "ENTRIES_MAX",
+    "FOUND_MAX",
+    "REFUSED",
+    "Enough",
+    "Search",
+    "Walk",
+    "read",
+    "with_ignores",
+]
 
 ENTRIES_MAX: Final = 50_000
 """Files and folders that are looked at."""
@@ -35,7 +47,7 @@ REFUSED: Final = 3
 _OUT_CHARS_MAX = 28_000
 _LINE_CHARS_MAX = 300
 _BEFORE_CHARS = 100
-_DEPTH_MAX = 100
+DEPTH_MAX: Final = 100
 _MEMORY_MAX = 512 * 1024 * 1024
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -66,7 +78,7 @@ class Ignores(NamedTuple):
     verdicts: list[bool]
 
 
-class _Enough(Exception):
+class Enough(Exception):
     """No more is looked for. The message says why."""
 
 
@@ -150,47 +162,15 @@ def is_ignored(path: str, files: list[Ignores], *, folder: bool) -> bool:
     return False
 
 
-class Search:
-    """One look through a folder. What it finds is said at once, whatever ends this process afterwards."""
+class Walk:
+    """A way through a folder, which takes so many files and folders and no more."""
 
-    def __init__(self, glob: re.Pattern[str], lines: re.Pattern[str] | None) -> None:
-        self._glob = glob
-        self._lines = lines
-        self._left = ENTRIES_MAX
-        self._found = self._chars = self._large = self._unread = 0
+    def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
+        self._max = self._left = entries_max
+        self.unread = 0
+        """What could not be looked into."""
 
-    def run(self, root: str, parts: list[str]) -> None:
-        """Look below this folder of the root, then say what was left out."""
-        notes = []
-        try:
-            with contextlib.suppress(FileNotFoundError):  # it may not have been made yet
-                self._below(os.open(root, _FOLDER & ~os.O_NOFOLLOW), parts)
-        except _Enough as enough:
-            notes.append(str(enough))
-        if not self._found:
-            say("Nothing was found.")
-        if self._large:
-            notes.append(f"Larger than {BYTES_MAX:,} bytes and not searched: {self._large:,}")
-        if self._unread:
-            notes.append(f"Could not be read: {self._unread:,}")
-        for note in notes:
-            say(f"[{note}.]")
-
-    def _below(self, folder: int, parts: list[str]) -> None:
-        path, files = "", _with_ignores([], folder, "")
-        for part in parts:
-            path += part
-            folder = _enter(part, folder, path)
-            path += "/"
-            files = _with_ignores(files, folder, path)
-        for parent, name, place in self._walk(folder, path, files, _DEPTH_MAX):
-            if self._glob.fullmatch(f"{place[len(path) :]}/"):
-                if self._lines is None:
-                    self._say(shown(place))
-                else:
-                    self._search(self._lines, parent, name, place)
-
-    def _walk(
+    def walk(
         self, folder: int, path: str, files: list[Ignores], depth: int
     ) -> Iterator[tuple[int, str, str]]:
         """Every file below that is not ignored: the folder that holds it, open, its name and its path."""
@@ -207,7 +187,7 @@ class Search:
                 inner = os.open(name, _FOLDER, dir_fd=folder)
                 try:
                     below = f"{place}/"
-                    yield from self._walk(inner, below, _with_ignores(files, inner, below), depth - 1)
+                    yield from self.walk(inner, below, with_ignores(files, inner, below), depth - 1)
                 finally:
                     os.close(inner)
 
@@ -220,8 +200,67 @@ class Search:
                     found.append((each.name, *kinds))
         self._left -= len(found)
         if self._left < 0:
-            raise _Enough(f"Stopped after {ENTRIES_MAX:,} files and folders: this is not all of it")
+            raise Enough(f"Stopped after {self._max:,} files and folders: this is not all of it")
         return sorted(found)
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        """What cannot be read is counted; what went away or became a link meanwhile is just not there."""
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            self.unread += error.errno != errno.ELOOP
+
+
+class Search(Walk):
+    """One look through a folder. What it finds is said at once, whatever ends this process afterwards."""
+
+    def __init__(
+        self, glob: re.Pattern[str], lines: re.Pattern[str] | None, denied: re.Pattern[str] | None = None
+    ) -> None:
+        super().__init__()
+        self._glob = glob
+        self._lines = lines
+        self._denied = denied
+        self._found = self._chars = self._large = 0
+
+    def run(self, root: str, parts: list[str]) -> None:
+        """Look below this folder of the root, then say what was left out."""
+        notes = []
+        try:
+            with contextlib.suppress(FileNotFoundError):  # it may not have been made yet
+                self._below(os.open(root, _FOLDER & ~os.O_NOFOLLOW), parts)
+        except Enough as enough:
+            notes.append(str(enough))
+        if not self._found:
+            say("Nothing was found.")
+        if self._large:
+            notes.append(f"Larger than {BYTES_MAX:,} bytes and not searched: {self._large:,}")
+        if self.unread:
+            notes.append(f"Could not be read: {self.unread:,}")
+        for note in notes:
+            say(f"[{note}.]")
+
+    def _below(self, folder: int, parts: list[str]) -> None:
+        path, files = "", with_ignores([], folder, "")
+        for part in parts:
+            path += part
+            folder = _enter(part, folder, path)
+            path += "/"
+            files = with_ignores(files, folder, path)
+        for parent, name, place in self.walk(folder, path, files, DEPTH_MAX):
+            if self._glob.fullmatch(f"{place[len(path) :]}/") and not self._is_denied(place):
+                if self._lines is None:
+                    self._say(shown(place))
+                else:
+                    self._search(self._lines, parent, name, place)
+
+    def _is_denied(self, path: str) -> bool:
+        """Whether a rule forbids to read it. The rule is about the path as a person would be told it."""
+        told = "".join("\ufffd" if unicodedata.category(each) in _UNSEEN else each for each in path)
+        return self._denied is not None and self._denied.fullmatch(told) is not None
 
     def _search(self, lines: re.Pattern[str], parent: int, name: str, path: str) -> None:
         data = b""
@@ -238,19 +277,9 @@ class Search:
     def _say(self, line: str) -> None:
         self._chars += len(line) + 1
         if self._found == FOUND_MAX or self._chars > _OUT_CHARS_MAX:
-            raise _Enough(f"There is more than these {self._found:,}")
+            raise Enough(f"There is more than these {self._found:,}")
         self._found += 1
         say(line)
-
-    @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
-        """What cannot be read is counted; what went away or became a link meanwhile is just not there."""
-        try:
-            yield
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except OSError as error:
-            self._unread += error.errno != errno.ELOOP
 
 
 def read(name: str, parent: int) -> bytes:
@@ -279,7 +308,8 @@ def _window(line: str, at: int) -> str:
     )
 
 
-def _with_ignores(files: list[Ignores], folder: int, path: str) -> list[Ignores]:
+def with_ignores(files: list[Ignores], folder: int, path: str) -> list[Ignores]:
+    """These files, and the one that lies in this folder."""
     try:
         data = read(".gitignore", folder)
     except OSError:  # there is none, or it is a link
@@ -322,7 +352,8 @@ def main() -> None:
     try:
         lines = None if asked["lines"] is None else re.compile(asked["lines"])
         glob = re.compile("|".join(glob_to_regex(each) for each in asked["globs"]))
-        Search(glob, lines).run(asked["folder"], asked["parts"])
+        denied = re.compile("|".join(map(fnmatch.translate, asked["denied"]))) if asked["denied"] else None
+        Search(glob, lines, denied).run(asked["folder"], asked["parts"])
     except re.error as error:
         refuse(
             f"This is no regular expression: {error}. With plain set, the words themselves are looked for."

@@ -23,6 +23,7 @@ from tenax.events import (
     ConversationRestored,
     ConversationRewound,
     Event,
+    FilesChanged,
     MemoryNoted,
     MessageAssistant,
     MessagePartial,
@@ -37,6 +38,7 @@ from tenax.events import (
     RunRecovered,
     RunStarted,
     ToolFinished,
+    ToolHanded,
     ToolLate,
     ToolStarted,
     Unknown,
@@ -57,12 +59,12 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `state`, by kind: user: "", queued, steering; assistant: "", streaming, cut, earlier; tool: waiting, asks, approved,
     running, or its outcome; marker: stopped, failed, pending, recovered, neutral, resumed; notice: retrying or "";
-    memory: "" or undone.
+    memory: "" or undone; files: open (the turn goes on), "" or undone.
     """
 
     id: str
     key: tuple[int, int, int]
-    kind: Literal["user", "assistant", "system", "tool", "marker", "notice", "summary", "memory"]
+    kind: Literal["user", "assistant", "system", "tool", "marker", "notice", "summary", "memory", "files"]
     at: int
     text: str = ""
     state: str = ""
@@ -83,6 +85,12 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str = ""
     fact: str = ""
     version: int = 0
+    of: str = ""
+    """The turn that changed files, as putting back takes it."""
+    child: str = ""
+    """The conversation in which a call goes on, or went on."""
+    child_asks: bool = False
+    """A person is asked something there."""
 
 
 class Put(msgspec.Struct, frozen=True, tag="put"):
@@ -118,6 +126,8 @@ class Transcript:
         """The run and the model of each request."""
         self._finished: dict[str, int] = {}
         self._resumes: dict[str, str] = {}
+        self._undoes: dict[str, str] = {}
+        """What was put back, by the name of what did it."""
         self._runs_rows: dict[str, list[str]] = {}
         self._seqs: dict[str, int] = {}
         self._adds: dict[int, str] = {}
@@ -243,9 +253,12 @@ class Transcript:
     def _tool_started(self, _recorded: Recorded, event: ToolStarted) -> None:
         self._alter(f"{event.message}:{event.call}", state="running")
 
+    def _tool_handed(self, _recorded: Recorded, event: ToolHanded) -> None:
+        self._alter(f"{event.message}:{event.call}", child=event.conversation, child_asks=event.asks)
+
     def _tool_finished(self, recorded: Recorded, event: ToolFinished) -> None:
         self._adds[recorded.seq] = f"{event.message}:{event.call}"
-        self._alter(f"{event.message}:{event.call}", state=event.outcome, text=event.text)
+        self._alter(f"{event.message}:{event.call}", state=event.outcome, text=event.text, child_asks=False)
 
     def _tool_late(self, recorded: Recorded, event: ToolLate) -> None:
         self._adds[recorded.seq] = f"{event.message}:{event.call}"
@@ -281,6 +294,7 @@ class Transcript:
                 self._alter(name, key=(recorded.seq, -1, row.key[2]))
         if self._run == run:
             self._run = None
+        self._alter(_files(self._first(run)), key=(recorded.seq, 2, 0), state="")
         states = {"failed": "failed", "cancelled": "stopped", "interrupted": "pending"}
         if event.outcome in states:
             self._put(
@@ -338,6 +352,33 @@ class Transcript:
         self._put(recorded, str(recorded.seq), kind="memory", text=event.text, action=event.action, by=event.by,
                   fact=event.fact, version=event.version)  # fmt: skip
 
+    def _files(self, recorded: Recorded, event: FilesChanged) -> None:
+        """One row a turn. What is put back is a row of its own, and so can be put back itself."""
+        run = recorded.run or ""
+        of = str(recorded.seq) if event.undoes else self._first(run)
+        did = f"{'Put back' if event.undoes else 'Changed'} {event.total:,} file{'s' * (event.total != 1)}."
+        text = f"{did * (event.total > 0)} {event.missed}".strip()
+        if text:
+            key = (self._finished.get(run, recorded.seq), 2, 0)
+            state = "open" if run == self._run and run else ""
+            self._put(
+                recorded, _files(of), kind="files", key=key, text=text, state=state, run=recorded.run, of=of
+            )
+        else:  # the turn took back what it had changed
+            self._drop(_files(of))
+        if event.undoes:
+            self._undoes[of] = event.undoes
+        state = ""
+        for _ in range(len(self._undoes)):  # and what that had undone stands again
+            of, state = self._undoes.get(of, ""), "" if state else "undone"
+            self._alter(_files(of), state=state)
+
+    def _first(self, run: str) -> str:
+        """The run that this one went on with, as far as that is known."""
+        for _ in range(len(self._resumes)):
+            run = self._resumes.get(run, run)
+        return run
+
     # -- edits -----------------------------------------------------------------------------------------------
 
     def _rewound(self, recorded: Recorded, event: ConversationRewound) -> None:
@@ -377,6 +418,10 @@ _BLANK: dict[str, Any] = {
 }
 
 
+def _files(turn: str) -> str:
+    return f"files:{turn}"
+
+
 def _marker(run: str) -> str:
     return f"marker:{run}"
 
@@ -399,11 +444,13 @@ _STEPS: dict[type[Event], str] = {
     ContextSummarised: "_summary",
     ContextKept: "_kept",
     MemoryNoted: "_noted",
+    FilesChanged: "_files",
     ModelRequested: "_requested",
     ModelFailed: "_failed",
     ApprovalAsked: "_asked",
     ApprovalAnswered: "_answered",
     ToolStarted: "_tool_started",
+    ToolHanded: "_tool_handed",
     ToolFinished: "_tool_finished",
     ToolLate: "_tool_late",
     RunStarted: "_started",

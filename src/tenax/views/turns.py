@@ -27,6 +27,7 @@ from tenax.events import (
     RunStarted,
     RunStop,
     ToolFinished,
+    ToolHanded,
     ToolLate,
     ToolStarted,
     Unknown,
@@ -46,6 +47,9 @@ class OpenCall(msgspec.Struct):
     asked: ApprovalAsked | None = None
     answered: ApprovalAnswered | None = None
     started: ToolStarted | None = None
+    handed: ToolHanded | None = None
+    """It goes on in another conversation."""
+    handed_at: int = 0
     finished: bool = False
 
 
@@ -72,6 +76,8 @@ class OpenRun(msgspec.Struct):
     said: str = ""
     """What of its answer is stored as partials."""
     requests: int = 0
+    delegated: int = 0
+    """How many of its calls went to other conversations."""
     answered: bool = False
     """The last answer asks for no tool: the run is done but for saying so."""
     step: Step | None = None
@@ -86,6 +92,17 @@ class OpenRun(msgspec.Struct):
     def waits(self) -> list[OpenCall]:
         """Calls that wait for a person."""
         return [each for each in self.step.open if each.asked and not each.answered] if self.step else []
+
+    @property
+    def handed(self) -> list[OpenCall]:
+        """Calls that go on in other conversations."""
+        return [each for each in self.step.open if each.handed] if self.step else []
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing of it is under way here: no request, and no call but those that go on elsewhere."""
+        calls = self.step.open if self.step else []
+        return not self.request and not any(each.started and not each.handed for each in calls)
 
 
 class Turns:
@@ -142,7 +159,7 @@ class Turns:
         before = self.runs.get(event.resumes or "")
         if before is not None:
             run.step, run.inputs = before.step, [*before.inputs, *run.inputs]
-            run.requests = before.requests
+            run.requests, run.delegated = before.requests, before.delegated
         self.run = self.runs[run.id] = run
         self._take(event.inputs)
 
@@ -203,6 +220,12 @@ class Turns:
         if (call := self._call(recorded, event.message, event.call)) is not None:
             call.started = event
 
+    def _tool_handed(self, recorded: Recorded, event: ToolHanded) -> None:
+        call, run = self._call(recorded, event.message, event.call), self._of(recorded)
+        if call is not None and run is not None:
+            run.delegated += call.handed is None
+            call.handed, call.handed_at = event, recorded.at
+
     def _tool_finished(self, recorded: Recorded, event: ToolFinished | ToolLate) -> None:
         if (call := self._call(recorded, event.message, event.call)) is not None:
             call.finished = True
@@ -253,6 +276,7 @@ _STEPS: dict[str, str] = {
     ApprovalAsked.kind: "_asked",
     ApprovalAnswered.kind: "_answered",
     ToolStarted.kind: "_tool_started",
+    ToolHanded.kind: "_tool_handed",
     ToolFinished.kind: "_tool_finished",
     ToolLate.kind: "_tool_finished",
     RunStop.kind: "_stop",

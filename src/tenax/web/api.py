@@ -1,6 +1,6 @@
 """Endpoints as plain functions, from whose signatures both the routes and the OpenAPI page are made.
 
-`call` is the request; a parameter named in the path is taken from there, `body` is the JSON body, `key` the
+`call` is the request; a parameter named in the path is taken from there, `body` is the JSON body (or bytes), `key` the
 Idempotency-Key, and whatever else there is comes from the query. So what is documented is what is parsed.
 """
 
@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tenax.attachments import BYTES_MAX
 from tenax.errors import InvalidInput, TenaxError, TooLarge
 from tenax.web.problems import Problem, answer_to, problem
 
@@ -24,7 +25,11 @@ __all__ = ["BODY_BYTES_MAX", "Endpoint", "endpoint", "openapi"]
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 _KEY: Final = "Idempotency-Key"
 _KEY_CHARS_MAX: Final = 200
-_MEDIA: Final = {"/api/events": "text/event-stream", "/api/memory/export": "text/markdown"}
+_MEDIA: Final = {
+    "/api/events": "text/event-stream",
+    "/api/memory/export": "text/markdown",
+    "/api/conversations/{id}/attachments/{blob}": "*/*",
+}
 _ERRORS: Final = {
     "400": "It cannot be taken as it is.",
     "401": "There is no cookie: open a link made by `tenax link`.",
@@ -131,17 +136,25 @@ def _idempotency_key(request: Request) -> str:
 
 
 async def _body(request: Request, kind: Any) -> Any:  # noqa: ANN401  (whatever the body is)
+    if kind is bytes:
+        return await _bytes(request, BYTES_MAX, "Make it smaller.")
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise InvalidInput("The body must be JSON.", hint="Send it with Content-Type: application/json.")
+    data = await _bytes(request, BODY_BYTES_MAX, "Send it in several pieces.")
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"The body is not understood: {error}.") from error
+
+
+async def _bytes(request: Request, most: int, hint: str) -> bytes:
+    """What was sent, as it came; what is too long is not read to its end."""
     data = bytearray()
     async for piece in request.stream():
         data += piece
-        if len(data) > BODY_BYTES_MAX:
-            raise TooLarge(f"A request may have {BODY_BYTES_MAX:,} bytes.", hint="Send it in several pieces.")
-    try:
-        return msgspec.json.decode(bytes(data), type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"The body is not understood: {error}.") from error
+        if len(data) > most:
+            raise TooLarge(f"A request may have {most:,} bytes.", hint=hint)
+    return bytes(data)
 
 
 # -- the page that says what there is --------------------------------------------------------------------------
@@ -149,7 +162,7 @@ async def _body(request: Request, kind: Any) -> Any:  # noqa: ANN401  (whatever 
 
 def openapi(found: Sequence[Endpoint]) -> dict[str, Any]:
     """What the server can be asked, as OpenAPI 3.1."""
-    kinds = [Problem, *(each.body for each in found if each.body is not None)]
+    kinds = [Problem, *(each.body for each in found if each.body not in {None, bytes})]
     kinds += [each.answer for each in found if each.answer not in {None, type(None), Response}]
     schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     by_kind = dict(zip(map(str, kinds), schemas, strict=True))
@@ -197,7 +210,9 @@ def _described(each: Endpoint, by_kind: dict[str, Any]) -> dict[str, Any]:
         "responses": {str(each.status): good, **errors},
         "security": [] if each.public else [{"cookie": []}],
     }
-    if each.body is not None:
+    if each.body is bytes:
+        described["requestBody"] = {"required": True, "content": {"application/octet-stream": {}}}
+    elif each.body is not None:
         content = {"application/json": {"schema": by_kind[str(each.body)]}}
         described["requestBody"] = {"required": True, "content": content}
     return described

@@ -16,7 +16,19 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from tenax.web import conversations, memory, rules, search, setup, stream, tour
+from tenax.web import (
+    attachments,
+    changes,
+    conversations,
+    mcp,
+    memory,
+    rules,
+    schedules,
+    search,
+    setup,
+    stream,
+    tour,
+)
 from tenax.web.api import Endpoint, endpoint, openapi
 from tenax.web.guard import Guard
 from tenax.web.house import House
@@ -26,7 +38,19 @@ from tenax.web.problems import problem
 __all__ = ["application", "endpoints"]
 
 PAGE: Final = Path(__file__).with_name("page")
-_RESOURCES: Final = (conversations, memory, rules, search, setup, stream, tour)
+_RESOURCES: Final = (
+    attachments,
+    changes,
+    conversations,
+    mcp,
+    memory,
+    rules,
+    schedules,
+    search,
+    setup,
+    stream,
+    tour,
+)
 _NO_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tenax</title>
 <main><h1>The page is not built</h1><p>Run <code>make page</code> in the repository, and reload.</p></main></html>"""
 _USED: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tenax</title>

@@ -14,10 +14,13 @@ from tenax.events import TEMPORARY
 from tenax.journal.base import Dedup
 from tenax.journal.place import ALL_SEQS
 from tenax.listing import Listed
+from tenax.parts import Text
 from tenax.rules import PATTERN_CHARS_MAX
 from tenax.runtime import Answer, How, Question, Runtime, Usage
+from tenax.tools.ask import WORDS_CHARS_MAX
 from tenax.views.transcript import Row
 from tenax.web.api import endpoint
+from tenax.web.attachments import Names
 from tenax.web.house import runtime_of, user_of
 
 Limit = Annotated[int, Meta(ge=1, le=200)]
@@ -62,10 +65,11 @@ class Rows(msgspec.Struct, frozen=True):
 
 
 class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Words of the person."""
+    """Words of the person, and what goes with them."""
 
     text: str
     how: How = "queue"
+    attachments: Names = []
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -99,6 +103,8 @@ class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     call: Annotated[str, Meta(min_length=1, max_length=200)]
     answer: Answer
     pattern: Annotated[str, Meta(max_length=PATTERN_CHARS_MAX)] = ""
+    words: Annotated[str, Meta(max_length=WORDS_CHARS_MAX)] = ""
+    """What is said to a question of the model."""
 
 
 class Questions(msgspec.Struct, frozen=True):
@@ -193,7 +199,9 @@ async def send_message(call: Request, id: Id, key: str, body: NewMessage) -> Sto
     """Say something. When this is answered, the message is safe; the same key again is the same message."""
     runtime = await runtime_of(call)
     once = Dedup(f"web:{user_of(call)}", key)
-    return Stored((await runtime.submit(id, body.text, how=body.how, dedup=once)).seq)
+    parts = [Text(body.text)] if body.text.strip() or not body.attachments else []
+    with_it = [await runtime.attachments.named(each.blob, each.name) for each in body.attachments]
+    return Stored((await runtime.submit(id, [*parts, *with_it], how=body.how, dedup=once)).seq)
 
 
 @endpoint("POST", "/api/conversations/{id}/stop", 202)
@@ -258,7 +266,8 @@ async def answer_approval(call: Request, id: Id, body: Approval) -> None:  # noq
     """Allow what a tool asks for, or not."""
     try:
         runtime = await runtime_of(call)
-        await runtime.answer(id, body.message, body.call, body.answer, pattern=body.pattern)
+        more = {"pattern": body.pattern, "words": body.words}
+        await runtime.answer(id, body.message, body.call, body.answer, **more)
     except InvalidInput as error:
         raise Refused(str(error)) from error
 

@@ -8,6 +8,7 @@ nobody can rebind: a number, `localhost`, or the name that the server was told t
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -20,6 +21,7 @@ from tenax.web.problems import problem
 
 __all__ = ["Guard"]
 
+_ATTACHED: Final = re.compile(r"/api/conversations/[^/]+/attachments/[0-9a-f]{64}")
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _HEADERS: Final = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; worker-src 'self'; object-src 'none'; "
@@ -63,7 +65,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
-                    headers[name] = value
+                    headers.setdefault(name, value)
                 if path.startswith("/api/"):
                     headers["cache-control"] = "no-store"
             await send(message)
@@ -87,8 +89,10 @@ class Guard:
         elif site not in {"same-origin", "none"} and not _navigates(headers):
             return foreign
         # An answer may show a picture from here; what does something is for scripts and people, not for pictures.
-        fetched = headers.get("sec-fetch-dest", "empty")
-        if request.url.path.startswith(("/api/", "/tour")) and fetched not in {"empty", "document"}:
+        fetched, path = headers.get("sec-fetch-dest", "empty"), request.url.path
+        if fetched == "image" and _ATTACHED.fullmatch(path):
+            return None
+        if path.startswith(("/api/", "/tour")) and fetched not in {"empty", "document"}:
             return (403, "No picture", "There is no picture here.", "Use the page itself.")
         return None
 

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from tenax.config import Config
 from tenax.errors import ConfigError, Refused
 from tenax.journal import LOCAL_USER, Journal
+from tenax.journal.schedules import Schedules
 from tenax.runtime import Runtime, open_store
 from tenax.settings import stamp
 from tenax.web.links import Links
@@ -43,7 +44,8 @@ class House:
     async def start(self) -> None:
         """Look after what was left open, whoever's it is."""
         left = await asyncio.to_thread(self.journal.of(None).unfinished)
-        for user in {LOCAL_USER, *(each.user for each in left)}:
+        owners = await asyncio.to_thread(Schedules.owners, self.journal)
+        for user in {LOCAL_USER, *(each.user for each in left), *owners}:
             await self.runtime(user)
 
     async def runtime(self, user: str) -> Runtime:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tenax.agent.compact import Aborted, Compacted, NothingToDo
-from tenax.cli.lines import fit, one_line, short_time
+from tenax.attachments import read_file
+from tenax.cli.lines import changed, fit, one_line, short_time
 from tenax.cli.rules import lines_of, nth
 from tenax.errors import InvalidInput
 from tenax.journal import Journal
@@ -26,7 +29,7 @@ LISTED_MAX: Final = 20
 # Names that people bring along from elsewhere: accepted, not advertised.
 _HABITS: Final = {"sessions": "list", "resume": "open", "compress": "compact", "reset": "new"}
 _NAMES: Final = ("new", "list", "open", "search", "undo", "retry", "edit", "fork", "compact", "clear", "model", "tools",
-                 "rules", "stop", "steer", "queue", "title", "help")  # fmt: skip
+                 "rules", "changes", "putback", "attach", "stop", "steer", "queue", "title", "help")  # fmt: skip
 _TITLE_COLUMNS: Final = 60
 
 
@@ -229,6 +232,18 @@ class Commands:
         """WORDS: say something that is answered afterwards, as Enter does."""
         await self._face.say(words)
 
+    async def _attach(self, words: str) -> None:
+        """FILE: a text, a picture or a PDF that goes with the next message; without one, take back what waits."""
+        face = self._face
+        if words:
+            data = await asyncio.to_thread(read_file, Path(words))
+            part = await face.runtime.attachments.put(words, data)
+            face.attached.append(part)
+            face.tell(f"{part.name} goes with the next message. /attach alone takes it back.")
+        else:
+            face.tell(f"{len(face.attached)} taken back." if face.attached else "Which file?")
+            face.attached.clear()
+
     # -- settings --------------------------------------------------------------------------------------------
 
     async def _model(self, words: str) -> None:
@@ -265,6 +280,20 @@ class Commands:
             raise InvalidInput(f"/rules does not know {words!r}.", hint="It stands alone, or with: remove N")
         else:
             self._face.tell_list(lines_of(runtime.rules()) or ["There are no rules."])
+
+    async def _changes(self, _words: str) -> None:
+        """What the last turn changed in the folder, as diffs."""
+        turns = await self._face.runtime.changes(self._here)
+        self._face.tell_list(changed(turns[-1]) if turns else ["Nothing was changed in the folder."])
+
+    async def _putback(self, _words: str) -> None:
+        """Make the files again what they were before the last turn; once more takes that back."""
+        turns = await self._face.runtime.changes(self._at_rest)
+        if not turns:
+            raise InvalidInput("Nothing was changed in the folder.")
+        back = await self._face.runtime.put_back(self._here, turns[-1].turn)
+        left = [f"{path} was not put back. {why}" for path, why in back.left.items()]
+        self._face.tell_list([*(f"{path} was put back." for path in back.done), *left])
 
     async def _title(self, words: str) -> None:
         """WORDS: give the conversation a title."""

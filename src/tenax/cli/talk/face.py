@@ -32,6 +32,7 @@ from tenax.events import MessageAssistant, Usage
 from tenax.journal.base import Dedup
 from tenax.parts import Part, Text
 from tenax.runtime import Answer, How, Runtime
+from tenax.tools.ask import choices
 from tenax.views.transcript import Change, Grow, Put, Row
 
 __all__ = ["Face"]
@@ -75,6 +76,8 @@ class Face:
         self._armed = False
         """The next Ctrl-C leaves."""
         self._sending = ""
+        self.attached: list[Part] = []
+        """What goes with the next message."""
         self._unsure: dict[str, Dedup] = {}
         """Words that may be stored, and the id under which they are sent again."""
         self._opened: set[str] = set()
@@ -154,11 +157,12 @@ class Face:
 
     async def open(self, name: str | None) -> None:
         """Show the last rows of a conversation, and follow it from there; None: a new one."""
-        head, rows, title = 0, [], None
+        head, rows, title, parent = 0, [], None, None
         if name is not None:
             head = (await self.runtime.journal.head(name)).head
             rows = await self.runtime.transcript(name, limit=ROWS_SHOWN)
-            title = (await self.runtime.journal.summary(name)).title
+            summary = await self.runtime.journal.summary(name)
+            title, parent = summary.title, summary.parent
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait({self._following})
@@ -170,6 +174,8 @@ class Face:
         else:
             if rows:
                 self.tell(f"{one_line(title)} ({name})" if title else name)
+            if parent is not None:
+                self.tell(f"A sub-agent works here. /open {parent} goes back.")
             self._show([Put(row) for row in rows])
             await self._look_at_questions()
             self._following = self.spawn(self._follow(name, head))
@@ -308,16 +314,27 @@ class Face:
         always, _, number = line.strip().lower().partition(" ")
         if line.startswith("/"):
             await self.commands.do(line)
+        elif asks and (found := choices(asks[0].name, asks[0].arguments)):
+            numbered = {str(n): each for n, each in enumerate(found, 1)}
+            await self._answer(asks[0], "once", numbered.get(line.strip(), line))
         elif asks and always == "always" and (not number or number.isdecimal()):
             await self._always(asks[0], number)
         elif said is not None and asks and self.name is not None:
-            message, _, call = asks[0].id.partition(":")
-            self.screen.mine.add(asks[0].id)
-            await self.runtime.answer(self.name, int(message), call, said)
+            await self._answer(asks[0], said)
         elif said is not None and self.run is not None and self.screen.asked_by == self.run:
             self.tell("Nothing is asked any more: it was answered already.")
         else:
             await self.say(line)
+
+    async def _answer(self, row: Row, answer: Answer, words: str = "") -> None:
+        message, _, call = row.id.partition(":")
+        self.screen.mine.add(row.id)
+        try:
+            await self.runtime.answer(self.name or "", int(message), call, answer, words=words)
+        except TenaxError:
+            if words:
+                self.prompt.put(words)
+            raise
 
     async def _always(self, row: Row, number: str) -> None:
         """`always` shows the rules that could be made, `always N` makes the one with this number and allows the call."""
@@ -346,7 +363,8 @@ class Face:
             name = self.name or ""
             once = self._unsure.setdefault(f"{name} {words}", Dedup("talk", uuid.uuid4().hex))
             self.screen.mine.update(row.id for row in self.screen.asks)  # a newer message is a no to them
-            await self.runtime.submit(name, [Text(words), *parts], how=how, dedup=once)
+            await self.runtime.submit(name, [Text(words), *parts, *self.attached], how=how, dedup=once)
+            self.attached.clear()
             del self._unsure[f"{name} {words}"]
         except TenaxError:
             self.prompt.put(words if how == "queue" else f"/{how} {words}")

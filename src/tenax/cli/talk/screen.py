@@ -23,6 +23,7 @@ from tenax.cli.lines import fit, noted, one_line
 from tenax.parts import leaves
 from tenax.recovery import WORDING
 from tenax.runtime import Question
+from tenax.tools.ask import choices
 from tenax.views.transcript import Change, Drop, Grow, Put, Row
 
 __all__ = ["Screen", "ansi", "aside", "clean"]
@@ -110,8 +111,11 @@ class Screen:
         if row.kind == "assistant":
             return self._answer(row)
         if row.kind == "tool":
-            return self._settled_elsewhere(before, row) + self._tool(row)
-        if (row.kind == "user" and row.state) or self._printed.get(row.id) == row.state:
+            return self._settled_elsewhere(before, row) + self._waits_elsewhere(before, row) + self._tool(row)
+        if (
+            row.state in {"user": _WAITS, "files": ("open",)}.get(row.kind, ())
+            or self._printed.get(row.id) == row.state
+        ):
             return ""
         first, self._printed[row.id] = row.id not in self._printed, row.state
         return self._whole(row, "(erased)" if row.erased else clean(row.text), first=first)
@@ -121,7 +125,9 @@ class Screen:
         match row.kind:
             case "user":
                 who = f"{one_line(row.author)}: " if row.author else ""
-                others = "".join(f" [{type(part).__name__.lower()}]" for part in row.parts)
+                others = "".join(
+                    f" [{one_line(part.name) or type(part).__name__.lower()}]" for part in row.parts
+                )
                 body = f"{who}{text}{others}".replace("\n", "\n  ")
                 return ansi(Text(f"> {body}", "bold"), "", columns=self._columns())
             case "marker":
@@ -132,6 +138,9 @@ class Screen:
                 return self._aside(text + (" It is tried again." if row.state == "retrying" else ""))
             case "memory":
                 return self._aside(noted(row))
+            case "files":
+                way_on = "/changes shows what, /putback puts it back."
+                return self._aside("Put back." if row.state == "undone" else f"{text} {way_on}")
             case _:
                 return self._aside(f"{row.kind.capitalize()}:") + self._markdown(text)
 
@@ -179,6 +188,12 @@ class Screen:
         return ansi(Text(f"  {_call(row)} … {state}{why}", "cyan"), "", columns=self._columns())
 
     def _question(self, row: Row) -> str:
+        if found := choices(row.name, row.arguments):
+            lines = [
+                f"  {one_line(row.touches)}",
+                *(f"  {n}  {one_line(each)}" for n, each in enumerate(found, 1)),
+            ]
+            return ansi(Text("\n".join(lines), "yellow"), "", columns=self._columns())
         told = f"  {one_line(row.name)} asks to be allowed.\n  It touches: {one_line(row.touches)}\n  Its arguments: "
         return ansi(Text(told + clean(row.arguments), "yellow"), "", columns=self._columns())
 
@@ -186,6 +201,11 @@ class Screen:
         if before is None or before.state != "asks" or row.state == "asks" or row.id in self.mine:
             return ""
         return self._aside(f"The question about {row.name} was settled elsewhere: {row.state}.")
+
+    def _waits_elsewhere(self, before: Row | None, row: Row) -> str:
+        if not row.child_asks or (before is not None and before.child_asks):
+            return ""
+        return self._aside(f"The sub-agent waits for your answer: /open {one_line(row.child)}")
 
     def _aside(self, words: str) -> str:
         return aside(f"-- {words}", columns=self._columns()) + "\n"
@@ -210,6 +230,8 @@ class Screen:
             ways += ["c in this conversation"] if found is None or found.conversation else []
             ways += ["always"] if found is not None and found.always else []
             about = f"  Allow {_call(asks[0])}? {', '.join(ways)}, n no; then Enter"
+            if choices(asks[0].name, asks[0].arguments):
+                about = "  Answer with a number or in your own words; then Enter. /queue says something else."
             lines.append(("class:question", about))
         return [(style, fit(line, columns)) for style, line in lines[-lines_max:]]
 

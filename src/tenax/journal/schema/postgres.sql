@@ -109,9 +109,9 @@ order by place limit :limit
 -- So that the server plans once and not for every page, which takes longer than the page: its size is written out (for any
 -- size it would plan for a tenth of all conversations), and where it begins is kept from the planner, who guesses wrong.
 -- name: list
-select c.id, h.stretch, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num
+select c.id, h.stretch, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num, null
 from (select * from conversations
-      where owner = :owner and archived = :archived
+      where owner = :owner and archived = :archived and source <> 'delegate'
             and (pinned, updated_at, num) < ((select :pinned), (select :updated_at), (select :num))
       order by pinned desc, updated_at desc, num desc limit {limit}) c
      join heads h on h.conversation = c.num
@@ -173,7 +173,7 @@ join conversations c on c.num = m.place >> 32 where m.owner = :owner
 -- erasing --------------------------------------------------------------------------------------------------
 
 -- name: vacuum
-vacuum events, partials, blob_chunks, conversations, cursors, facts, letters, search_docs
+vacuum events, partials, blob_chunks, conversations, cursors, facts, letters, schedules, search_docs
 
 -- rebuilding and proving -----------------------------------------------------------------------------------
 

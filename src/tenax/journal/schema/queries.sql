@@ -215,16 +215,24 @@ where s.owner = :owner and s.name = :name
 -- name: children
 select name from stretches where owner = :owner and parent = :name order by num
 
+-- name: delegated
+select d.id from stretches p join stretches c on c.owner = p.owner and c.parent = p.name and c.opened_seq = 1
+     join conversations d on d.num = c.conversation and d.source = 'delegate'
+where p.conversation = :num order by d.num
+
 -- name: list
-select c.id, h.stretch, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num
+select c.id, h.stretch, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num, null
 from (select * from conversations
-      where owner = :owner and archived = :archived and (pinned, updated_at, num) < (:pinned, :updated_at, :num)
+      where owner = :owner and archived = :archived and source <> 'delegate' and (pinned, updated_at, num) < (:pinned, :updated_at, :num)
       order by pinned desc, updated_at desc, num desc limit :limit) c
      join heads h on h.conversation = c.num
 order by c.pinned desc, c.updated_at desc, c.num desc
 
 -- name: summary
-select c.id, h.stretch, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num
+select c.id, h.stretch, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num,
+       (select q.id from stretches s join stretches p on p.owner = s.owner and p.name = s.parent
+             join conversations q on q.num = p.conversation
+        where s.conversation = c.num and s.opened_seq = 1 and c.source = 'delegate')
 from conversations c join heads h on h.conversation = c.num where c.num = :num
 
 -- name: run
@@ -242,7 +250,10 @@ on conflict (conversation, day) do update set input = spent.input + excluded.inp
 
 -- name: spent_in
 select coalesce(sum(input), 0), coalesce(sum(output), 0), coalesce(sum(cost), 0), coalesce(sum(unpriced), 0)
-from spent where conversation = :num
+from spent where conversation = :num or conversation in (
+    select d.num from stretches p join stretches c on c.owner = p.owner and c.parent = p.name and c.opened_seq = 1
+         join conversations d on d.num = c.conversation and d.source = 'delegate'
+    where p.conversation = :num)
 
 -- name: spent_since
 select coalesce(sum(input), 0), coalesce(sum(output), 0), coalesce(sum(cost), 0), coalesce(sum(unpriced), 0)
@@ -428,6 +439,39 @@ where m.owner = :owner and m.hash = :hash
 -- name: unplace_facts
 update facts set place = null where owner = :owner and place between :low and :high
 
+-- schedules ------------------------------------------------------------------------------------------------
+
+-- name: put_schedule
+insert into schedules (owner, id, conversation, words, times, zone, due, made_at, place)
+values (:owner, :id, :num, :words, :times, :zone, :due, :at, :place) on conflict do nothing
+
+-- name: schedules
+select s.id, c.id, s.words, s.times, s.zone, s.due, s.made_at from schedules s join conversations c on c.num = s.conversation
+where s.owner = :owner and s.due is not null order by s.due, s.id
+
+-- name: schedule
+select s.id, c.id, s.words, s.times, s.zone, s.due, s.made_at from schedules s join conversations c on c.num = s.conversation
+where s.owner = :owner and s.id = :id
+
+-- name: first_due
+select min(due) from schedules where owner = :owner and due is not null
+
+-- name: schedule_owners
+select distinct owner from schedules where due is not null
+
+-- name: schedule_fired
+select e.at from received r join events e on e.place = r.place
+where r.owner = :owner and r.source = :source and r.id = :key
+
+-- name: move_schedule
+update schedules set due = :to where owner = :owner and id = :id and due = :was returning id
+
+-- name: end_schedule
+update schedules set due = null, words = '' where owner = :owner and id = :id and due is not null returning id
+
+-- name: forget_schedules
+delete from schedules where owner = :owner and place between :low and :high
+
 -- blobs ----------------------------------------------------------------------------------------------------
 
 -- name: blob
@@ -438,6 +482,20 @@ select bytes from blob_chunks where owner = :owner and hash = :hash order by n
 
 -- name: put_blob
 insert into blobs (owner, hash, size, at) values (:owner, :hash, :size, :at) on conflict do nothing returning size
+
+-- name: keep_blob
+update blobs set at = :at where owner = :owner and hash = :hash and at < :before
+
+-- name: unnamed_blobs
+select owner, hash from blobs b where at < :before
+    and not exists (select 1 from mentions m where m.owner = b.owner and m.hash = b.hash) limit :limit
+
+-- name: collect_blob
+delete from blobs where owner = :owner and hash = :hash and at < :before
+    and not exists (select 1 from mentions m where m.owner = blobs.owner and m.hash = blobs.hash) returning hash
+
+-- name: named_here
+select place from mentions where owner = :owner and hash = :hash and place between :low and :high order by place
 
 -- name: put_chunk
 insert into blob_chunks (owner, hash, n, bytes) values (:owner, :hash, :n, :bytes)
@@ -458,7 +516,7 @@ select kind, body, salt, first from events where place = :place
 
 -- name: derived
 select place, kind, body from events where place between :low and :high and body is not null
-and kind in ('context.summarised', 'conversation.titled')
+and kind in ('context.summarised', 'conversation.titled', 'files.changed')
 
 -- name: forks
 select c.id, e.body from conversations c join events e on e.place = c.num * 4294967296 + 1 where c.origin = :num
@@ -494,6 +552,9 @@ delete from authors where conversation = :num
 
 -- name: delete_letters
 delete from letters where conversation = :num
+
+-- name: delete_schedules
+delete from schedules where conversation = :num
 
 -- name: delete_head
 delete from heads where conversation = :num
@@ -619,6 +680,11 @@ from facts f left join facts p on p.owner = f.owner and p.id = f.id and p.versio
      left join conversations s on s.num = f.scope left join memories m on m.owner = f.owner
 where (f.owner, f.id, f.version) > (:owner, :id, :version) order by f.owner, f.id, f.version limit :limit
 
+-- name: prove_schedules
+select s.owner, s.id, c.id from schedules s join conversations c on c.num = s.conversation
+where (s.owner, s.id) > (:owner, :id) and (c.owner <> s.owner or s.place >> 32 <> s.conversation)
+order by s.owner, s.id limit :limit
+
 -- name: prove_no_orphans
 select * from (select 'events' as what, place >> 32 as num from events
     where place >= :low and place < :high
@@ -647,6 +713,9 @@ union all select * from (select 'authors', conversation from authors
 union all select * from (select 'letters', conversation from letters
     where conversation > :after and conversation < :before
     and not exists (select 1 from conversations c where c.num = letters.conversation) limit 1) as i
+union all select * from (select 'schedules', conversation from schedules
+    where conversation > :after and conversation < :before
+    and not exists (select 1 from conversations c where c.num = schedules.conversation) limit 1) as j
 
 -- name: prove_tombstones
 select t.owner, t.id, t.num, t.digest, c.num from tombstones t

@@ -1,0 +1,69 @@
+"""Asking the person: a question with choices, answered in their own time.
+
+It waits like an approval and is answered where approvals are, so it survives restarts and runs out like one. What the person
+says is the result, and only that: it allows no other call.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from tenax.errors import ToolFailed
+from tenax.tools.base import Call, Tool
+
+__all__ = ["WORDS_CHARS_MAX", "Ask", "AskArgs", "choices"]
+
+WORDS_CHARS_MAX: Final = 4000
+"""The longest answer."""
+_Choice = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class AskArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The question."""
+
+    question: Annotated[str, Meta(min_length=1, max_length=1000, description="The question, in a sentence.")]
+    choices: Annotated[
+        list[_Choice],
+        Meta(
+            min_length=2, max_length=6, description="Answers to choose from; other words are always possible."
+        ),
+    ]
+
+
+class Ask(Tool[AskArgs]):
+    """Ask the person something."""
+
+    name = "ask"
+    description = (
+        "Ask the person a question and wait for the answer. For a decision that is theirs and that you cannot work out; "
+        "never to be allowed something: tools ask for that themselves."
+    )
+    effect = "pure"
+    args = AskArgs
+    seconds = 10.0
+    asks = True
+
+    def touches(self, args: AskArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
+        choices = [each.strip() for each in args.choices]
+        if not args.question.strip() or not all(choices) or len(set(choices)) < len(choices):
+            raise ToolFailed("A question and its choices need words, each choice its own.")
+        return " ".join(args.question.split())
+
+    def always_asks(self, args: AskArgs) -> bool:  # noqa: ARG002  (the contract's signature)
+        return True
+
+    async def run(self, args: AskArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
+        if not call.words:
+            raise ToolFailed("The person gave no answer.")
+        return f"The person answered:\n\n{call.words}"
+
+
+def choices(name: str, arguments: str) -> list[str]:
+    """What a person can choose from, where this call is a question to them."""
+    try:
+        return msgspec.json.decode(arguments, type=AskArgs).choices if name == Ask.name else []
+    except msgspec.DecodeError:
+        return []

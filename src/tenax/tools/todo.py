@@ -1,0 +1,73 @@
+"""The list that a model keeps of what there is to do: the whole of it each time, and the last one counts.
+
+Nothing is stored but the call itself, which stands in the context until a summary takes its place; the summary then ends with
+the list (`with_list`), so that it is never lost from sight.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from tenax.parts import Part, ToolCall
+from tenax.tools.base import Call, Tool
+
+__all__ = ["Entry", "Todo", "TodoArgs", "with_list"]
+
+_SIGNS: Final = {"open": " ", "doing": "~", "done": "x"}
+_TITLE: Final = "## The list of what there is to do, as it stood then"
+_KEPT: Final = re.compile(rf"^{_TITLE}\n(?:- \[[ ~x]\] .*\n?)*", re.MULTILINE)
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One thing to do."""
+
+    text: Annotated[str, Meta(min_length=1, max_length=200)]
+    state: Literal["open", "doing", "done"] = "open"
+
+
+class TodoArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The list as it is from now on."""
+
+    entries: Annotated[
+        list[Entry], Meta(max_length=50, description="All of them, in order; none clears the list.")
+    ]
+
+
+class Todo(Tool[TodoArgs]):
+    """Keep a list of what there is to do."""
+
+    name = "todo"
+    description = (
+        "Keep a list of what there is to do in this conversation, for a task of several steps; the person sees it. Give the "
+        "whole list each time, when a step is begun or done."
+    )
+    effect = "pure"
+    args = TodoArgs
+    seconds = 10.0
+    asks = False
+
+    def touches(self, args: TodoArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
+        return f"{sum(each.state == 'done' for each in args.entries)} of {len(args.entries)} done"
+
+    async def run(self, args: TodoArgs, call: Call) -> str:
+        return f"{self.touches(args, call)}."
+
+
+def with_list(summary: str, earlier: str, covered: Iterable[Part]) -> str:
+    """A summary that ends with the list: as the last call among these parts set it, or else as an earlier summary has it."""
+    kept = _KEPT.search(earlier)
+    found = kept[0].strip() if kept else ""
+    for part in covered:
+        if isinstance(part, ToolCall) and part.name == Todo.name:
+            try:
+                entries = msgspec.json.decode(part.arguments, type=TodoArgs).entries
+            except msgspec.DecodeError:
+                continue  # it was refused
+            lines = [f"- [{_SIGNS[each.state]}] {' '.join(each.text.split())}" for each in entries]
+            found = "\n".join([_TITLE, *lines]) if lines else ""
+    return f"{_KEPT.sub('', summary).strip()}\n\n{found}".strip()

@@ -1,0 +1,321 @@
+"""What a turn changed in the folder: shown as a diff, put back where it is still what the turn left, and bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from tenax import changes as tracking
+from tenax.agent import Limits
+from tenax.changes import TurnChanges
+from tenax.config import Config
+from tenax.errors import InvalidInput, Refused
+from tenax.events import FilesChanged
+from tenax.journal.check import verify
+from tenax.models import Call, Reply, ScriptedModel
+from tenax.rules import Rule
+from tenax.runtime import Runtime
+from tenax.tools import EditFile, ReadFile, WriteFile, snapshot
+from tenax.tools.base import Call as Made
+from tenax.tools.base import Tool
+from tenax.views.transcript import Row
+from tests.support.runs import Hands, asked, config_of, events_of, told
+
+
+class ActArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which of the things it can do."""
+
+    what: str
+
+
+class Act(Tool[ActArgs]):
+    """Does something in the folder that nobody foretold, as a shell does."""
+
+    name, description, args, effect, seconds, asks = "act", "Acts.", ActArgs, "once", 30.0, False
+
+    def __init__(self, **deeds: Callable[[Path], Any]) -> None:
+        self._deeds = deeds
+
+    def touches(self, args: ActArgs, call: Made) -> str:
+        return args.what
+
+    async def run(self, args: ActArgs, call: Made) -> str:
+        self._deeds[args.what](call.folder)
+        return "done"
+
+
+def acting(config: Config, *calls: str | Call, **deeds: Callable[[Path], Any]) -> Hands:
+    """A runtime whose model makes these calls in one turn, and again in the next."""
+    made = [Call("act", {"what": each}) if isinstance(each, str) else each for each in calls]
+    model = ScriptedModel([*(Reply(calls=[each]) for each in made), "Done."] * 2)
+    runtime = Hands(config, models=[model], limits=Limits(pause=0.01))
+    return runtime.with_tools(Act(**deeds), ReadFile(), WriteFile(), EditFile())
+
+
+@pytest.fixture
+def config(store_url: str, tmp_path: Path) -> Config:
+    return config_of(store_url, tmp_path)
+
+
+@pytest.fixture
+def light(tmp_path: Path) -> Config:
+    """For what is the same in every store."""
+    return config_of(f"sqlite:///{tmp_path / 'light.db'}", tmp_path)
+
+
+def fill(folder: Path, files: dict[str, str]) -> None:
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content.encode())
+
+
+def held(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Every file, with what it holds and its mode."""
+    files = (each for each in folder.rglob("*") if each.is_file() and not each.is_symlink())
+    return {str(each.relative_to(folder)): (each.read_bytes(), each.stat().st_mode & 0o777) for each in files}
+
+
+async def shown(runtime: Runtime, name: str) -> list[Row]:
+    return [row for row in await runtime.transcript(name) if row.kind == "files"]
+
+
+async def only(runtime: Runtime, name: str) -> TurnChanges:
+    (turn,) = await runtime.changes(name)
+    return turn
+
+
+def deed(folder: Path) -> None:
+    (folder / "a.txt").write_text("one\nTWO\nthree\n")
+    (folder / "gone.txt").unlink()
+    (folder / "run.sh").chmod(0o755)
+    fill(folder, {"deep/new.bin": "\0\1", "build/out": "y", "deep/same.txt": "x"})
+    (folder / "deep" / "same.txt").unlink()
+    (folder / "link").symlink_to("a.txt")
+
+
+async def test_what_a_turn_changed_is_shown_and_put_back_and_that_is_put_back(config: Config) -> None:
+    """By a file tool and by one that says nothing of what it does; what is ignored is left alone, unless a call names it."""
+    folder = config.tools_folder
+    files = {
+        "a.txt": "one\ntwo\nthree\n",
+        "gone.txt": "gone",
+        "run.sh": "true",
+        "build/out": "x",
+        "build/in": "x",
+    }
+    fill(folder, {**files, ".gitignore": "build\n"})
+    before = held(folder)
+    write = Call("write_file", {"path": "build/in", "content": "z"})
+    edit = Call("edit_file", {"path": "a.txt", "old": "TWO", "new": "2"})
+    async with acting(
+        config, "deed", edit, write, Call("read_file", {"path": "a.txt"}), deed=deed
+    ) as runtime:
+        await runtime.add_rule(Rule("allow", "*_file"))
+        name = await runtime.new()
+        await asked(runtime, name, "Do it.")
+        after = held(folder)
+        turn = await only(runtime, name)
+        assert {each.path: each.what for each in turn.files} == {
+            "a.txt": "changed", "build/in": "changed", "deep/new.bin": "added", "gone.txt": "removed",
+            "run.sh": "changed",
+        }  # fmt: skip
+        found = {each.path: each for each in turn.files}
+        assert found["a.txt"].diff == "--- a.txt\n+++ a.txt\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three"
+        assert found["gone.txt"].diff.endswith("-gone\n\\ No newline at end of file")
+        assert found["run.sh"].note == "Its mode was 644 and is 755."
+        assert "no text" in found["deep/new.bin"].note
+        kinds = [
+            each.kind for each in await events_of(runtime, name) if each.kind.endswith(("ed", "changed"))
+        ]
+        assert kinds.count("files.changed") == 3, "one for each call that changed something"
+        for n in [n for n, kind in enumerate(kinds) if kind == "files.changed"]:
+            assert kinds[n + 1] == "tool.finished", "with the outcome of its call"
+        rows = await runtime.transcript(name)
+        assert [(rows[-1].kind, rows[-1].text), rows[-2].text] == [("files", "Changed 5 files."), "Done."]
+
+        back = await runtime.put_back(name, rows[-1].of)
+        assert (sorted(back.done), back.left) == (sorted(found), {})
+        assert held(folder) == before | {"build/out": (b"y", 0o644)}
+        assert [(each.text, each.state) for each in await shown(runtime, name)] == [
+            ("Changed 5 files.", "undone"), ("Put back 5 files.", ""),
+        ]  # fmt: skip
+        (again,) = [each for each in await runtime.changes(name) if each.undoes]
+        assert {each.path: each.what for each in again.files}["gone.txt"] == "added"
+        assert sorted((await runtime.put_back(name, again.turn)).done) == sorted(found)
+        assert held(folder) == after
+        assert [each.state for each in await shown(runtime, name)] == ["", "undone", ""]
+        assert [each.undone for each in await runtime.changes(name)] == [False, True, False]
+        assert (await asyncio.to_thread(verify, runtime.journal.journal)).problems == []
+
+
+async def test_only_what_is_still_as_the_turn_left_it_is_put_back(light: Config, tmp_path: Path) -> None:
+    """Not what a person changed since, not what was too large to keep, and never through a link out of the folder."""
+    folder, outside = light.tools_folder, tmp_path / "outside"
+    names = ["edited", "linked", "made", "moved/in", "fine", "large"]
+    fill(folder, {**dict.fromkeys(names, "before"), "large": "x" * 1_000_001})
+    fill(outside, {"linked": "after", "in": "after"})
+
+    def change(where: Path) -> None:
+        for each in names:
+            (where / each).write_text("after")
+        (where / "made").unlink()
+        fill(where, {".env": "a", "new": "b"})
+
+    async with acting(light, "change", change=change) as runtime:
+        name = await runtime.new()
+        await asked(runtime, name, "Do it.")
+        (folder / "edited").write_text("by hand")
+        (folder / "made").write_text("by hand")
+        (folder / "new").write_text("by hand")
+        (folder / "linked").unlink()
+        (folder / "linked").symlink_to(outside / "linked")
+        (folder / "moved").rename(tmp_path / "away")
+        (folder / "moved").symlink_to(outside)
+        back = await runtime.put_back(name, (await only(runtime, name)).turn)
+        assert sorted(back.done) == [".env", "fine"]
+        assert (folder / "fine").read_text() == "before"
+        assert not (folder / ".env").exists()
+        stale = "It is no longer what the turn left."
+        assert back.left == {
+            "edited": stale, "made": stale, "new": stale, "linked": "linked is a link, and links are not followed.",
+            "moved/in": "moved is a link, and links are not followed.", "large": "What it held before was not kept.",
+        }  # fmt: skip
+        assert held(outside) == {"linked": (b"after", 0o644), "in": (b"after", 0o644)}
+        with pytest.raises(InvalidInput, match="changed no files"):
+            await runtime.put_back(name, "r_nobody")
+
+
+async def test_a_change_that_hides_is_found_and_what_only_seems_one_is_not(light: Config) -> None:
+    """The same size at the same time is another content; what an ignore file hides or shows was neither removed nor added."""
+    folder = light.tools_folder
+    fill(folder, {"a": "aaa", "src/b": "b", "old/c": "c", ".gitignore": "old\n"})
+
+    def sly(where: Path) -> None:
+        was = (where / "a").stat()
+        (where / "a").write_text("bbb")
+        os.utime(where / "a", ns=(was.st_atime_ns, was.st_mtime_ns))
+
+    def ignore(where: Path) -> None:
+        (where / ".gitignore").write_text("src\n")
+
+    def nothing(where: Path) -> None:
+        (where / "a").write_text((where / "a").read_text())
+
+    os.utime(folder / "a", ns=(1, 1))
+    await asyncio.sleep(0.15)  # what is older than this was there before
+    async with acting(light, "sly", "nothing", "ignore", sly=sly, ignore=ignore, nothing=nothing) as runtime:
+        name = await runtime.new()
+        await asked(runtime, name, "Do it.")
+        assert [each.path for each in (await only(runtime, name)).files] == [".gitignore", "a"]
+        assert len(await told(runtime, name, FilesChanged)) == 2
+
+
+async def test_what_is_too_much_is_said_once_and_holds_no_turn(
+    light: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More files than are looked at, a folder on a disk that hangs; the answer comes all the same."""
+    fill(light.tools_folder, {f"d{n}/x": "x" for n in range(9)})
+    write = partial_write("d0/x")
+    monkeypatch.setattr(snapshot, "ENTRIES_MAX", 12)
+    async with acting(light, "write", "again", write=write, again=partial_write("d8/x")) as runtime:
+        name = await runtime.new()
+        await asked(runtime, name, "Do it.")
+        (event,) = await told(runtime, name, FilesChanged)
+        assert event.missed.startswith("The folder has more than 12 files and folders")
+        hangs = threading.Event()
+        monkeypatch.setattr(snapshot.Snapshots, "take", lambda *_: hangs.wait(30) and None)
+        monkeypatch.setattr(tracking, "_LOOK_SECONDS", 0.05)
+        async with asyncio.timeout(10):
+            await asked(runtime, name, "Again.")
+        with pytest.raises(Refused, match="could not be looked at"):
+            await runtime.put_back(name, (await runtime.changes(name))[0].turn)
+        hangs.set()
+        first, second = await shown(runtime, name)
+        assert first.text.startswith("Changed 1 file. The folder has more than")
+        assert (
+            second.text
+            == "The folder could not be looked at in time, so what was changed in it is not known."
+        )
+
+
+def partial_write(path: str) -> Callable[[Path], Any]:
+    return lambda where: (where / path).write_text("y")
+
+
+async def test_what_files_held_is_erased_with_the_words_that_asked_for_it(config: Config) -> None:
+    """The bytes are gone from the store and from beside it, and nothing can be put back."""
+    fill(config.tools_folder, {"a": "secret before"})
+    async with acting(config, "write", write=partial_write("a")) as runtime:
+        name = await runtime.new()
+        await asked(runtime, name, "Do it.")
+        turn = await only(runtime, name)
+        (event,) = await told(runtime, name, FilesChanged)
+        blobs = [event.files[0].before.blob, event.files[0].after.blob]
+        assert [await runtime.journal.get_blob(each) for each in blobs] == [b"secret before", b"y"]
+        kept = config.places.data / "files"
+        assert any(b"secret before" in each.read_bytes() for each in kept.rglob("pack-*"))
+        await runtime.erase(name, [event.message])
+        assert [await runtime.journal.get_blob(each) for each in blobs] == [None, None]
+        assert await shown(runtime, name) == []
+        assert all(b"secret before" not in each.read_bytes() for each in kept.rglob("*") if each.is_file())
+        assert await runtime.changes(name) == []
+        with pytest.raises(InvalidInput, match="erased"):
+            await runtime.put_back(name, turn.turn)
+
+
+class Coarse:
+    """A file system whose clock goes on every two seconds."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def stat(self, *args: Any, **named: Any) -> Any:
+        found = os.stat(*args, **named)
+        names = [name for name in dir(found) if name.startswith("st_")]
+        fields = {name: getattr(found, name) for name in names}
+        times = {
+            name: fields[name] // 2_000_000_000 * 2_000_000_000 for name in ("st_mtime_ns", "st_ctime_ns")
+        }
+        return SimpleNamespace(**fields | times)
+
+
+def test_a_file_that_is_written_twice_in_a_tick_of_its_clock_is_seen_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what is known of it, whatever its time and size say, is what it holds."""
+    monkeypatch.setattr(snapshot, "os", Coarse())
+    file, looks = tmp_path / "folder" / "a", snapshot.Snapshots(tmp_path / "folder", tmp_path / "kept", [])
+    fill(tmp_path / "folder", {"a": "0"})
+    for n in range(1, 9):
+        taken = looks.take(snapshot.About("ada", "c_1", "r_1", 1, str(n)), threading.Event())
+        assert taken is not None
+        file.write_text(str(n))
+        now, moved = looks.moved(taken)
+        os.close(taken.lock)
+        taken.file.unlink()
+        ((path, before, after),) = moved
+        assert before is not None
+        assert after is not None
+        found = (path, looks.content(taken.before, before), looks.content(now, after))
+        assert found == ("a", str(n - 1).encode(), str(n).encode())
+
+
+@pytest.mark.parametrize(("own", "kept"), [("own", {"a", "owner"}), ("", set())])
+def test_files_of_tenax_that_lie_below_the_folder_are_not_kept(
+    tmp_path: Path, own: str, kept: set[str]
+) -> None:
+    """Its store would keep itself, again and again."""
+    fill(tmp_path, {"a": "a", "owner": "b", "own/tenax.db": "c"})
+    looks = snapshot.Snapshots(tmp_path, tmp_path / "own" / "kept", [tmp_path / own])
+    taken = looks.take(snapshot.About("ada", "c_1", "r_1", 1, "c"), threading.Event())
+    assert taken is not None
+    os.close(taken.lock)
+    assert taken.before.files.keys() == kept

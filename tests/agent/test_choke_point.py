@@ -1,0 +1,224 @@
+"""Every path to a tool leads through the gate: each is walked with tools that record who called them, and then forbidden."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+import tenax
+from tenax.config import Config
+from tenax.events import ToolFinished
+from tenax.journal import LOCAL_USER
+from tenax.models import Call, Reply
+from tenax.rules import Rule
+from tenax.runtime import Runtime
+from tenax.testing import SimClock
+from tenax.tools import Gate
+from tenax.tools.base import Call as Made
+from tenax.tools.base import Tool
+from tests.support.cast import Cast, hand_on
+from tests.support.children import Child
+from tests.support.runs import asked, config_of, told, until
+from tests.support.turns import all_answered, ask, new_conversation, set_up
+
+SECONDS = 20.0
+WRITE = Reply(calls=[Call("write_file", {"path": "a.txt", "content": "x"})])
+ALLOW = '[[rules]]\nverdict = "allow"\ntool = "*"\n'
+
+
+class Witness:
+    """What gates let through, and which calls reached a tool, from where."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.permitted: list[tuple[str, str]] = []
+        self.ran: list[tuple[str, str]] = []
+        self.callers: set[str] = set()
+        make, perform = Gate.__init__, Gate.perform
+
+        def made(gate: Gate, tools: Any, *more: Any, **named: Any) -> None:
+            tools = list(tools)
+            for tool in tools:
+                if "run" not in vars(tool):
+                    tool.run = self._recorded(tool, tool.run)
+            make(gate, tools, *more, **named)
+
+        async def performed(gate: Gate, permit: Any, **named: Any) -> Any:
+            done = await perform(gate, permit, **named)
+            if done.outcome != "denied":
+                self.permitted.append((permit.tool.name, permit.call.key))
+            return done
+
+        monkeypatch.setattr(Gate, "__init__", made)
+        monkeypatch.setattr(Gate, "perform", performed)
+
+    def _recorded(self, tool: Tool[Any], run: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def recorded(args: Any, call: Made) -> Any:
+            self.ran.append((tool.name, call.key))
+            task = asyncio.current_task()
+            coroutine: Any = task.get_coro() if task is not None else None
+            self.callers.add(f"{Path(coroutine.cr_code.co_filename).name} {coroutine.__name__}")
+            return await run(args, call)
+
+        return recorded
+
+
+class Walk:
+    """One path to one tool."""
+
+    tool = "write_file"
+    script: tuple[Reply | str, ...] = (WRITE, "done")
+    tasks: Mapping[str, Sequence[Reply | str]] = MappingProxyType({})
+    more = ""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.url, self.clock = home, f"sqlite:///{home}/t.db", SimClock()
+        set_up(home, [WRITE, Reply(words="done")])
+        file = home / "config.toml"
+        file.write_text(file.read_text() + ALLOW + self.more)
+        self.config: Config = config_of(self.url, home)
+
+    @asynccontextmanager
+    async def runtime(self) -> AsyncIterator[Runtime]:
+        cast = Cast(self.script, self.tasks)
+        with tenax.open(self.url, user=LOCAL_USER, clock=self.clock) as journal:
+            async with Runtime(self.config, journal=journal, models=[cast]) as runtime:
+                yield runtime
+
+    async def before(self) -> str:
+        """What happens before the runtime is there; the conversation."""
+        return ""
+
+    async def go(self, runtime: Runtime, name: str) -> str:
+        """Have the tool asked for; where its outcome stands."""
+        await asked(runtime, name, "go")
+        return name
+
+
+class Foreground(Walk):
+    """A person asks."""
+
+
+class Resumed(Walk):
+    """A process was killed when it had begun the call, and another goes on."""
+
+    @asynccontextmanager
+    async def runtime(self) -> AsyncIterator[Runtime]:
+        async with Runtime(self.config) as runtime:
+            yield runtime
+
+    async def before(self) -> str:
+        name = new_conversation(self.url)
+        victim = Child(ask, self.url, str(self.home), ["-p", "go", "-c", name], "tool.started", 1)
+        assert await asyncio.to_thread(victim.finish) == -9
+        return name
+
+    async def go(self, runtime: Runtime, name: str) -> str:
+        await all_answered(runtime, name)
+        return name
+
+
+class InBackground(Walk):
+    """A background process ends, and that starts a turn."""
+
+    script = (Reply(calls=[Call("shell_start", {"command": "true"})]), "begun", WRITE, "done")
+
+    async def go(self, runtime: Runtime, name: str) -> str:
+        await runtime.submit(name, "go")
+        await until(runtime, name, "run.finished", 2)
+        return name
+
+
+class SubAgent(Walk):
+    """An agent hands a task on."""
+
+    script = (hand_on("the task"), "done")
+    tasks = MappingProxyType({"the task": [WRITE, "written"]})
+
+    async def go(self, runtime: Runtime, name: str) -> str:
+        await asked(runtime, name, "go")
+        await until(runtime, name, "run.finished")
+        (child,) = await runtime.journal.delegated(name)
+        return child
+
+
+class Scheduled(Walk):
+    """It is due."""
+
+    async def go(self, runtime: Runtime, name: str) -> str:
+        await runtime.schedules.add("go", "in 20 minutes", conversation=name)
+        self.clock.set_wall(self.clock.now_us() + 21 * 60 * 1_000_000)
+        await runtime.schedules.fire()
+        await until(runtime, name, "run.finished")
+        await runtime.lanes.idle(name)
+        return name
+
+
+class OfServer(Walk):
+    """A tool of an MCP server."""
+
+    tool = "own__note"
+    script = (Reply(calls=[Call("own__note", {"text": "MCP"})]), "done")
+    more = f'[mcp.own]\ncommand = ["{sys.executable}", "-m", "tenax.testing.mcp_server"]\n'
+
+    async def go(self, runtime: Runtime, name: str) -> str:
+        await runtime.mcp.settled(SECONDS)
+        return await super().go(runtime, name)
+
+
+@pytest.mark.parametrize("path", [Foreground, Resumed, InBackground, SubAgent, Scheduled, OfServer])
+async def test_no_path_reaches_a_tool_but_through_the_gate(
+    path: type[Walk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call that a tool saw was made by the gate, which had let through exactly these; forbidden, it never comes."""
+    seen = Witness(monkeypatch)
+    walk = path(tmp_path)
+    async with AsyncExitStack() as stack:
+        for forbidden in (False, True):
+            name = await walk.before()
+            if not forbidden or path is Resumed:
+                await stack.aclose()
+                runtime = await stack.enter_async_context(walk.runtime())
+            if forbidden:
+                await runtime.add_rule(Rule("deny", walk.tool))
+            seen.ran.clear()
+            seen.permitted.clear()
+            where = await walk.go(runtime, name or await runtime.new())
+            outcomes = [each.outcome for each in await told(runtime, where, ToolFinished)]
+            assert sorted(seen.ran) == sorted(seen.permitted)
+            assert seen.callers <= {"gate.py _run"}
+            reached = [key for tool, key in seen.ran if tool == walk.tool]
+            assert len(reached) == (0 if forbidden else 1), "it was to be called once, or never"
+            assert ("denied" in outcomes) == forbidden, outcomes
+
+
+def test_nothing_but_the_gate_runs_a_tool_and_nothing_but_the_loop_uses_the_gate() -> None:
+    """Looked up in the code: whatever else has a method `run` that is called is known by name, and is no tool."""
+    others = {
+        *("journal", "_journal", "ids", "_threads", "_schedules", "asyncio", "subprocess", "prompt"),
+        *("Search", "_Parent"),
+    }
+    runs: dict[str, set[str]] = {}
+    performs = set()
+    root = Path(tenax.__file__).parent
+    for file in sorted(root.rglob("*.py")):
+        place, text = str(file.relative_to(root)), file.read_text()
+        if (".run(" not in text and ".perform(" not in text) or place.startswith(("journal", "testing")):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                if node.func.attr == "run":
+                    made = isinstance(who := node.func.value, ast.Call)
+                    runs.setdefault(ast.unparse(who.func if made else who), set()).add(place)  # type: ignore[attr-defined]
+                elif node.func.attr == "perform":
+                    performs.add(place)
+    unknown = {who: where for who, where in runs.items() if who.rpartition(".")[2] not in others}
+    assert unknown == {"permit.tool": {"tools/gate.py"}}
+    assert performs == {"agent/loop.py"}

@@ -1,0 +1,70 @@
+"""Attaching in the page: pasted, dropped and chosen; kept until it is sent, and shown where it was said."""
+
+from __future__ import annotations
+
+import base64
+
+from playwright.sync_api import Page
+
+from tests.browser.test_for_everybody import nothing_is_wrong
+from tests.support.browser import Serve, Window, expect
+from tests.support.files import png
+
+PHONE = {"width": 390, "height": 844}
+_GIVE = """([kind, name, type, data]) => {
+  const carried = new DataTransfer();
+  carried.items.add(new File([Uint8Array.from(atob(data), (each) => each.charCodeAt(0))], name, { type }));
+  const how = { bubbles: true, cancelable: true };
+  const event = kind === "paste" ? new ClipboardEvent("paste", { ...how, clipboardData: carried })
+                                 : new DragEvent("drop", { ...how, dataTransfer: carried });
+  document.querySelector("textarea").dispatchEvent(event);
+}"""
+
+
+def give(page: Page, how: str, name: str, kind: str, data: bytes) -> None:
+    """Paste or drop a file, as a browser would."""
+    page.evaluate(_GIVE, [how, name, kind, base64.b64encode(data).decode()])
+
+
+def test_what_is_attached_is_kept_sent_and_shown(serve: Serve, window: Window) -> None:
+    """A refusal is a sentence beside its file; a reload loses neither what waits nor what was sent and did not arrive."""
+    served = serve("I see it.")
+    window.expects(r"status of 400", r"ERR_FAILED|Failed to fetch")
+    tab = window.enter(served)
+    page = tab.page
+    waiting = page.get_by_role("list", name="Attachments").get_by_role("listitem")
+    give(page, "paste", "photo.png", "text/html", png(640, 400))
+    give(page, "drop", "drawing.svg", "image/svg+xml", b"<svg onload='alert(1)'/>")
+    page.get_by_label("Files to attach").set_input_files(
+        {"name": "tool.exe", "mimeType": "image/png", "buffer": b"MZ\0\0"}
+    )
+    expect(waiting).to_have_count(3)
+    expect(page.get_by_role("alert")).to_contain_text("tool.exe is no text (UTF-8), no picture")
+    nothing_is_wrong(tab, "attached")
+    tab.say("Look at this")
+    expect(page.get_by_text("Something could not be attached.")).to_be_visible()
+    assert tab.box.input_value() == "Look at this"
+    tab.button("Remove tool.exe").click()
+    expect(waiting.get_by_role("progressbar")).to_have_count(0)
+    page.reload()
+    expect(waiting).to_contain_text(["photo.png", "drawing.svg"])
+    page.route("**/messages", lambda route: route.abort())
+    tab.box.press("Enter")
+    expect(tab.rows("user", "unsent")).to_contain_text("drawing.svg")
+    expect(waiting).to_have_count(0)
+    assert tab.conversation  # it is opened: the message alone does not get through
+    page.reload()
+    expect(tab.rows("user", "unsent")).to_contain_text("photo.png")
+    page.unroute("**/messages")
+    tab.answered("I see it.", count=1)
+    page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    mine = tab.rows("user", "")
+    expect(mine).to_have_count(1)
+    picture = mine.get_by_role("img", name="photo.png")
+    expect(picture).to_have_js_property("naturalWidth", 640)
+    link = mine.get_by_role("link", name="drawing.svg")
+    with page.expect_download() as saved:
+        link.click()
+    assert saved.value.suggested_filename == "drawing.svg"
+    nothing_is_wrong(tab, "shown")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

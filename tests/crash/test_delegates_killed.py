@@ -1,0 +1,143 @@
+"""`kill -9` of a process in which a run waits for its sub-agent: both go on, and what was answered is not asked again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import tenax
+from tenax import runtime as runtimes
+from tenax.agent import Limits
+from tenax.events import MessageAssistant, ModelRequested, RunFinished
+from tenax.journal import LOCAL_USER, Journal
+from tenax.journal.check import verify
+from tenax.models import Call, Reply
+from tenax.runtime import Runtime
+from tests.support.cast import Cast, hand_on
+from tests.support.children import Child, Teller
+from tests.support.runs import brief, config_of
+from tests.support.turns import _die_after, all_answered, new_conversation, rows_of
+
+pytestmark = pytest.mark.crash
+
+PHASES = [
+    ("parent", "tool.started"),  # before the sub-agent is made
+    ("child", "conversation.titled"),  # it is made, and the parent was not told
+    ("parent", "tool.handed"),
+    ("child", "run.started"),
+    ("child", "model.requested"),
+    ("child", "reply.delta"),
+    ("child", "tool.started"),
+    ("child", "tool.finished"),
+    ("child", "run.finished"),  # between its end and the parent's result
+    ("parent", "tool.finished"),
+    ("parent", "run.finished"),
+]
+WAITED = [("child", "tool.started"), ("child", "tool.finished"), ("child", "run.finished")]
+IN_FLIGHT = {"model.requested", "reply.delta"}
+QUICK = Limits(pause=0.01)
+LOOK = Reply(words="I look first", calls=[Call("read_file", {"path": "none.txt"})], pause=0.01)
+
+
+def cast(pause: float = 0.0) -> Cast:
+    return Cast([hand_on("find it"), "all done"], {"find": [LOOK, Reply(words="found it", pause=pause)]})
+
+
+def answer(teller: Teller, url: str, home: str, conversation: str, at: str, kind: str, pause: float) -> None:
+    """Ask; die when the first event of a kind was stored in the parent or in the child."""
+    _die_after(kind, 1, lambda name: (name == conversation) == (at == "parent"))
+
+    async def work() -> None:
+        config = config_of(url, Path(home))
+        async with Runtime(config, models=[cast(pause)], limits=QUICK, serves=False) as runtime:
+            await runtime.submit(conversation, "go")
+            await all_answered(runtime, conversation)
+
+    asyncio.run(work())
+    teller.tell("done")
+
+
+def go_on(teller: Teller, url: str, home: str, *conversations: str) -> None:
+    """Serve what is there, until all is answered."""
+
+    async def work() -> None:
+        async with Runtime(config_of(url, Path(home)), models=[cast()], limits=QUICK) as runtime:
+            await asyncio.gather(*(all_answered(runtime, each) for each in conversations))
+
+    asyncio.run(work())
+    teller.tell("done")
+
+
+def asked_and_answered(
+    journal: Journal, conversation: str
+) -> tuple[Counter[str], list[list[tuple[str, str, str]]]]:
+    """How often models were asked and answered in the family, and what stands there: the parent first, then the child."""
+    found: Counter[str] = Counter()
+    shown = []
+    (child,) = journal.delegated(conversation)
+    for name in (conversation, child):
+        events = journal.read(name, limit=10_000)
+        found.update(
+            each.kind for each in events if each.kind in {ModelRequested.kind, MessageAssistant.kind}
+        )
+        rows = [
+            row
+            for row in rows_of(events).rows
+            if row.kind != "marker" and row.state not in {"cut", "earlier"}
+        ]
+        shown.append(brief(rows))
+    return found, shown
+
+
+def test_a_kill_at_any_instant_of_parent_and_child_leaves_both_to_go_on(
+    store_url: str, tmp_path: Path
+) -> None:
+    """The same end each time: one sub-agent, its answer once, and no request repeated but the one that was in flight."""
+    phases = PHASES if store_url.startswith("sqlite") else PHASES[::4]
+    names = {phase: new_conversation(store_url) for phase in phases}
+    whole = new_conversation(store_url)
+    assert Child(answer, store_url, str(tmp_path), whole, "", "", 0.0).finish() == 0
+    kills: Counter[tuple[str, str]] = Counter()
+    for some in (phases[::2], phases[1::2]):  # in company: what one leaves is looked at by the others
+        victims = {
+            phase: Child(answer, store_url, str(tmp_path), names[phase], *phase, 0.0) for phase in some
+        }
+        kills.update(phase for phase, victim in victims.items() if victim.finish() == -9)
+    assert kills == dict.fromkeys(phases, 1), "a phase had no kill"
+    next_start = Child(go_on, store_url, str(tmp_path), *names.values())
+    assert (next_start.finish(), next_start.lines) == (0, [["done"]])
+    with tenax.open(store_url, user=LOCAL_USER) as journal:
+        assert verify(journal).problems == []
+        _, expected = asked_and_answered(journal, whole)
+        assert ("tool", "done", "found it") in expected[0]
+        assert expected[1][-1] == ("assistant", "", "found it")
+        for (at, kind), name in names.items():
+            found, shown = asked_and_answered(journal, name)
+            assert shown == expected, (at, kind)
+            repeated = kind in IN_FLIGHT
+            assert (found["message.assistant"], found["model.requested"]) == (4, 4 + repeated), (at, kind)
+            if (at, kind) in WAITED:
+                ends = [
+                    each.event for each in journal.read(name, limit=10_000) if each.kind == RunFinished.kind
+                ]
+                assert ends == [RunFinished("completed")], (
+                    "a run that waits for its sub-agent is not interrupted"
+                )
+
+
+async def test_a_server_wakes_the_parent_of_a_sub_agent_that_ended_in_a_process_that_died(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process was killed before it could say so; the server was there all along."""
+    monkeypatch.setattr(runtimes, "_UPKEEP_SECONDS", 0.05)
+    name = new_conversation(store_url)
+    async with Runtime(config_of(store_url, tmp_path), models=[cast()], limits=QUICK) as runtime:
+        other = Child(answer, store_url, str(tmp_path), name, "child", "run.finished", 0.3)
+        assert await asyncio.to_thread(other.finish) == -9
+        await all_answered(runtime, name)
+        found, shown = await asyncio.to_thread(asked_and_answered, runtime.journal.journal, name)
+    assert (found["model.requested"], found["message.assistant"]) == (4, 4)
+    assert ("tool", "done", "found it") in shown[0]

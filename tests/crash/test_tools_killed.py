@@ -1,0 +1,68 @@
+"""`kill -9` of the real server in the middle of what tools do: nothing is repeated, nothing is left running, and it is said."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tenax.events import MessageUser, ToolFinished, ToolStarted
+from tenax.models import Call, Reply
+from tenax.parts import text_of
+from tests.support.bubblewrap import find_bwrap, inside
+from tests.support.served import Served
+from tests.support.turns import SECONDS, journal_of, set_up
+
+pytestmark = pytest.mark.crash
+
+BEHIND = "echo x >> behind; setsid sleep 300"
+AHEAD = "echo x >> ahead; (setsid sleep 300 &); sleep 300"
+ALLOWED = '[[rules]]\nverdict = "allow"\ntool = "shell*"\n'
+
+
+def wait(done: Callable[[], object], what: str) -> None:
+    until = time.monotonic() + SECONDS
+    while not done():
+        assert time.monotonic() < until, what
+        time.sleep(0.02)
+
+
+def test_commands_die_with_the_server_and_the_conversation_is_told(store_url: str, tmp_path: Path) -> None:
+    """A call of the shell is `unknown` and not made again; a background process is told as lost, once."""
+    find_bwrap()
+    calls = [Call("shell_start", {"command": BEHIND}), Call("shell", {"command": AHEAD})]
+    set_up(tmp_path, [Reply(calls=[each]) for each in calls] + [Reply("I see.")])
+    with (tmp_path / "config.toml").open("a") as file:
+        file.write(ALLOWED)
+    folder = tmp_path / "work"
+    with Served(tmp_path, env={"TENAX_STORE": store_url}) as served:
+        page = served.browser()
+        name = page.new()
+
+        def ended(count: int) -> bool:
+            return sum(each.kind == "run.finished" for each in journal_of(store_url, name)) >= count
+
+        page.say(name, "go")
+        wait((folder / "ahead").exists, "the command did not begin")
+        wait(lambda: inside(folder).count("sleep") == 3, f"not all began: {inside(folder)}")
+        served.kill_server()
+        wait(lambda: not inside(folder), "a command outlived the server")
+        wait(
+            lambda: ended(3), "it was not gone on with"
+        )  # interrupted, resumed, and the answer to what was lost
+    events = [each.event for each in journal_of(store_url, name)]
+    started = [each.name for each in events if isinstance(each, ToolStarted)]
+    outcomes = [each.outcome for each in events if isinstance(each, ToolFinished)]
+    assert (started, outcomes) == (["shell_start", "shell"], ["done", "unknown"])
+    assert [(folder / each).read_text() for each in ("behind", "ahead")] == ["x\n", "x\n"]
+    (process,) = [
+        each.text.split()[-1].strip(".")
+        for each in events
+        if isinstance(each, ToolFinished) and each.outcome == "done"
+    ]
+    (told,) = [text_of(each.parts) for each in events if isinstance(each, MessageUser) and each.system]
+    assert f"The background process {process} ended because Tenax was stopped" in told
+    assert list((tmp_path / "background").iterdir()) == []
+    assert inside(folder) == []

@@ -1,0 +1,467 @@
+"""MCP servers, good and bad, over both transports: what is offered, what asks, what is refused, and what nothing harms."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import tenax.tools.mcp as module
+from tenax.config import Config, McpSettings, load, secrets
+from tenax.errors import ConfigError
+from tenax.events import ApprovalAsked, ContextOpened, ToolFinished
+from tenax.models import Call, Reply, Script, ScriptedModel
+from tenax.rules import Rule
+from tenax.runtime import Runtime
+from tenax.testing.mcp_server import KEY
+from tenax.tools import Call as Where
+from tenax.tools import Gate
+from tenax.tools.gate import Allowed, Done
+from tenax.tools.mcp import McpServers, McpTool, Standing
+from tests.support.children import Child, Teller
+from tests.support.runs import config_of, events_of, settled, told, until
+from tests.support.served import Served, free_port
+from tests.support.turns import all_answered, new_conversation, set_up
+
+SECONDS = 30.0
+OWN = (sys.executable, "-m", "tenax.testing.mcp_server")
+ALLOW = '[[rules]]\nverdict = "allow"\ntool = "own__*"\n'
+SECTION = f"[mcp.own]\ncommand = {list(OWN)}\n"
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is tried again is tried again soon."""
+    monkeypatch.setattr(module, "_PAUSE_SECONDS", 0.05)
+
+
+@contextmanager
+def over_http(*more: str) -> Iterator[str]:
+    """Our own server, over HTTP; its address."""
+    with subprocess.Popen(
+        [*OWN, "--http", *more], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().decode().strip()
+        finally:
+            process.kill()
+
+
+@contextmanager
+def own(transport: str, name: str = "own", **more: Any) -> Iterator[McpSettings]:
+    if transport == "stdio":
+        yield McpSettings(name=name, command=OWN, **more)
+        return
+    with over_http() as url:
+        yield McpSettings(name=name, url=url, **more)
+
+
+@asynccontextmanager
+async def connected(tmp_path: Path, *servers: McpSettings) -> AsyncIterator[McpServers]:
+    found = McpServers(tmp_path, tmp_path / "kept", lambda: None)
+    found.use({each.name: each for each in servers})
+    try:
+        await found.settled(SECONDS)
+        yield found
+    finally:
+        await found.close()
+
+
+async def done(servers: McpServers, tool: str, text: str = "hi", gate: Gate | None = None) -> Done:
+    """What comes of a call, through a gate that allows everything."""
+    gate = gate or Gate(servers.tools(()), [Rule("allow", "*")])
+    arguments = msgspec.json.encode({"text": text}).decode()
+    permit = gate.weigh(tool, arguments, Where("local", "c", 1, "1", Path("/")), allowed=())
+    assert isinstance(permit, Allowed), permit
+    return await gate.perform(permit, approved_arguments=None)
+
+
+def standing(servers: McpServers, name: str) -> Standing:
+    return next(each for each in servers.standing() if each.name == name)
+
+
+async def eventually(found: Callable[[], Any]) -> Any:
+    """What this finds, once it does."""
+    async with asyncio.timeout(SECONDS):
+        while not (what := found()):  # noqa: ASYNC110  (other processes set no event of ours)
+            await asyncio.sleep(0.02)
+        return what
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# -- what is offered -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_tools_are_offered_with_what_they_may_do(tmp_path: Path, transport: str) -> None:
+    """Everything asks and is done once; what a trusted server says about its tools counts. Texts come cleaned."""
+    with own(transport) as plain, own(transport, "sure", trusted=True) as trusted:
+        async with connected(tmp_path, plain, trusted) as servers:
+            ours, sure = (
+                {each.name: each for each in standing(servers, name).tools} for name in ("own", "sure")
+            )
+            assert {(each.effect, each.asks) for each in ours.values()} == {("once", True)}
+            assert (sure["sure__echo"].effect, sure["sure__echo"].asks) == ("pure", False)
+            assert (sure["sure__again"].effect, sure["sure__again"].asks) == ("idempotent", True)
+            assert (sure["sure__note"].effect, sure["sure__note"].asks) == ("once", True)
+            assert ours["own__echo"].description == "Says it again."
+            (odd,) = [name for name in ours if name.startswith("own__wei_e")]
+            assert len(odd) == 64
+            assert await done(servers, odd) == Done("done", "hi")
+            assert await done(servers, "own__echo", "a\x07b") == Done("done", "a\ufffdb")
+            assert await done(servers, "own__fail") == Done("failed", "hi")
+            assert (await done(servers, "own__picture")).text == (
+                "[image, not shown: image/png, about 3,000 bytes]\n[resource_link, not shown: file:///a]\nhi"
+            )
+
+
+async def test_a_program_gets_only_what_it_is_given_and_a_key_goes_to_its_header(tmp_path: Path) -> None:
+    """Nothing else of our environment; a wrong key and a variable that is not set are told, and not the key."""
+    file = tmp_path / "config.toml"
+    with over_http("--key") as url:
+        file.write_text(
+            f'{SECTION}env = ["SHOWN", "MISSING"]\n[mcp.far]\nurl = "{url}"\nkey = "env:K"\nheader = "x-key"\n'
+        )
+        env = {"TENAX_HOME": str(tmp_path), "PATH": os.environ["PATH"], "SHOWN": "value-1", "HIDDEN": "x"}
+        config = load(env | {"K": "wrong-key"})
+        async with connected(tmp_path, *config.mcp.values()) as servers:
+            assert (
+                standing(servers, "own").error == "The variable MISSING, which it is to be given, is not set."
+            )
+            assert standing(servers, "far").error == "It wants a key, or another one (HTTP 401)."
+            servers.use(load(env | {"K": KEY, "MISSING": "here"}).mcp)
+            await servers.settled(SECONDS)
+            assert (await done(servers, "far__echo")).outcome == "done"
+            given = set((await done(servers, "own__env")).text.split())
+            assert given - {"PWD", "LC_CTYPE", "_", "SHLVL", "OLDPWD"} == {"PATH", "SHOWN", "MISSING"}
+    assert "wrong-key" not in repr(config)
+    assert {"wrong-key", "value-1"} == set(secrets(config))  # so no tool's output holds them
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("[mcp.a]\n", "needs either a command or a url"),
+        ('[mcp.a]\ncommand = ["x"]\nurl = "http://x"', "needs either a command or a url"),
+        ('[mcp.a]\ncommand = ["x", ""]', "needs either a command or a url"),
+        ('[mcp.A__b]\ncommand = ["x"]', "cannot be the name of a server"),
+        ('[mcp.a]\nurl = "ftp://x"', "mcp.a.url in .* is no address"),
+        ('[mcp.a]\nurl = "http://x"\nkey = "sk-1"', 'must be "env:NAME" or "secret:NAME"'),
+        ('[mcp.a]\nurl = "http://x"\nheader = "b"', "has header and no key"),
+        ('[mcp.a]\nurl = "http://x"\nenv = ["b"]', "has env and no command"),
+        ('[mcp.a]\ncommand = "x"', "must be a list"),
+        ('[mcp.a]\ncomand = ["x"]', "no setting of Tenax"),
+        ("mcp = 1", "write .mcp.NAME. on a line of its own"),
+    ],
+)
+def test_a_bad_section_is_told(tmp_path: Path, section: str, said: str) -> None:
+    """With the place where it stands."""
+    (tmp_path / "config.toml").write_text(section)
+    with pytest.raises(ConfigError, match=said):
+        load({"TENAX_HOME": str(tmp_path)})
+
+
+async def test_a_prompt_is_not_filled_with_tools(tmp_path: Path) -> None:
+    """What is left out is told."""
+    many = McpSettings(name="many", command=(*OWN, "--many"))
+    async with connected(tmp_path, many) as servers:
+        found = standing(servers, "many")
+        assert (len(found.tools), found.error) == (19, "Left out, too many or too long: 281 of its tools.")
+        assert len(msgspec.json.encode(Gate(servers.tools(())).specs())) < 100_000
+
+
+async def test_without_its_package_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing else is the worse for it."""
+
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(module, "import_module", missing)
+    async with connected(tmp_path, McpSettings(name="own", command=OWN)) as servers:
+        assert standing(servers, "own").error == "Its package is not installed: pip install 'tenax[mcp]'"
+
+
+# -- what nothing harms --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_a_server_that_misbehaves_harms_nobody_else(
+    tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hangs, freezes, floods, sends no message, and dies: each call ends with a sentence, its neighbour answers meanwhile."""
+    monkeypatch.setattr(McpTool, "seconds", 1.0)
+    lost = "The connection to own was lost. It may have done it, or a part of it."
+    unread = "Its answer cannot be read, or is too long."
+    late = "own__{} was stopped because it took more than 1 seconds. It may have done a part of it."
+    said = {
+        "hang": (late.format("hang"), ""),
+        "complain": ("hi", ""),
+        "garbage": ("hi", "") if transport == "stdio" else (unread, ""),
+        "line": (lost, "It sent a message of more than 4,194,304 bytes.")
+        if transport == "stdio"
+        else (unread, ""),
+        "flood": (lost, "It sent more than 2,000 messages in 10 seconds." if transport == "stdio" else ""),
+    }
+    with own(transport) as bad, own("stdio", "good") as good:
+        async with connected(tmp_path, bad, good) as servers:
+            gate = Gate(servers.tools(()), [Rule("allow", "*")])
+            for tool, (sentence, error) in said.items():
+                assert await beside(servers, gate, tool) == sentence
+                monkeypatch.setattr(McpTool, "seconds", SECONDS)
+                if error:
+                    await eventually(lambda error=error: standing(servers, "own").error.startswith(error))
+                assert await done(servers, "own__echo", gate=gate) == Done("done", "hi"), tool
+            assert await beside(servers, gate, "die") == lost
+            if transport == "stdio":
+                found = await eventually(lambda: standing(servers, "own").error)
+                assert found == "It ended the connection. It said last: I was told to."
+            else:
+                await eventually(lambda: standing(servers, "own").state == "waiting")
+                monkeypatch.setattr(module, "_WAIT_SECONDS", 0.1)
+                ended = await done(servers, "own__echo", gate=gate)
+                assert ended.text.startswith("The server own cannot be reached.")
+            assert await done(servers, "good__echo", gate=gate) == Done("done", "hi")
+
+
+async def beside(servers: McpServers, gate: Gate, tool: str) -> str:
+    """What the bad one says to this call, while its neighbour answers another."""
+    call = asyncio.create_task(done(servers, f"own__{tool}", gate=gate))
+    assert await done(servers, "good__echo", gate=gate) == Done("done", "hi")
+    assert not (tool == "hang" and call.done()), "the neighbour waited too"
+    return (await call).text
+
+
+async def test_a_server_that_froze_is_left_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked for its tools before a call; where it does not answer, the call is not made."""
+    monkeypatch.setattr(McpTool, "seconds", 0.3)
+    async with connected(tmp_path, McpSettings(name="own", command=OWN)) as servers:
+        assert (await done(servers, "own__freeze")).outcome == "failed"
+        monkeypatch.setattr(McpTool, "seconds", SECONDS)
+        monkeypatch.setattr(module, "FRESH_SECONDS", 0.0)
+        monkeypatch.setattr(module, "LIST_SECONDS", 0.3)
+        assert (
+            await done(servers, "own__echo")
+        ).text == "The server own does not answer, so it was not called."
+        monkeypatch.setattr(module, "LIST_SECONDS", SECONDS)
+        assert await done(servers, "own__echo") == Done("done", "hi")
+
+
+async def test_a_server_that_ends_when_it_is_asked_what_it_is_is_reached_the_old_way(tmp_path: Path) -> None:
+    """With the second try."""
+    async with connected(tmp_path, McpSettings(name="own", command=(*OWN, "--strict"))) as servers:
+        await eventually(lambda: standing(servers, "own").state == "ready")
+        assert await done(servers, "own__echo") == Done("done", "hi")
+
+
+async def test_closing_takes_no_time_and_leaves_no_process(tmp_path: Path) -> None:
+    """Neither of a server that works, nor of its children, nor of one that heeds nothing."""
+    deaf = f"trap '' TERM HUP INT; echo $$ > {tmp_path}/deaf; while :; do sleep 1; done"
+    settings = [
+        McpSettings(name="own", command=OWN),
+        McpSettings(name="deaf", command=("/bin/sh", "-c", deaf)),
+    ]
+    servers = McpServers(tmp_path, tmp_path / "kept", lambda: None)
+    servers.use({each.name: each for each in settings})
+    await eventually(lambda: standing(servers, "own").state == "ready")
+    pids = [int(each) for each in (await done(servers, "own__child")).text.split()]
+    pids.append(
+        int(await eventually(lambda: (tmp_path / "deaf").exists() and (tmp_path / "deaf").read_text()))
+    )
+    assert all(map(alive, pids))
+    began = time.monotonic()
+    await servers.close()
+    assert time.monotonic() - began < 2.0
+    await eventually(lambda: not any(map(alive, pids)))
+
+
+# -- in a conversation ---------------------------------------------------------------------------------------
+
+
+def home_of(tmp_path: Path, more: str = "", section: str = SECTION) -> Config:
+    (tmp_path / "config.toml").write_text(section + more)
+    return config_of(f"sqlite:///{tmp_path}/tenax.db", tmp_path)
+
+
+def use(tool: str, text: str = "hi") -> Reply:
+    return Reply(calls=[Call(f"own__{tool}", {"text": text})])
+
+
+async def test_nothing_is_called_without_the_gate(tmp_path: Path) -> None:
+    """It waits for a person, who reads what it would do; a rule forbids; another user has no servers at all."""
+    file = tmp_path / "notes"
+    config = home_of(tmp_path, '[[rules]]\nverdict = "deny"\ntool = "own__*"\ntouches = "*forbidden*"\n')
+    script: list[Reply | str] = [use("note", str(file)), use("note", "forbidden"), "Done."]
+    async with Runtime(config, models=[ScriptedModel(script)]) as runtime:
+        await runtime.mcp.settled(SECONDS)
+        name = await runtime.new()
+        seq = (await runtime.submit(name, "Go.")).seq
+        await until(runtime, name, "approval.asked")
+        await runtime.lanes.idle(name)
+        (asked,) = await told(runtime, name, ApprovalAsked)
+        assert asked.touches == f'own: note {{"text":"{file}"}}'
+        assert not file.exists()
+        await runtime.answer(name, asked.message, asked.call, "once")
+        await settled(runtime, name, seq)
+        first, second = await told(runtime, name, ToolFinished)
+        assert (first.outcome, second.outcome) == ("done", "denied")
+        assert len(file.read_text().splitlines()) == 1
+        journal = runtime.journal.journal.of("berta")
+        async with Runtime(config, user="berta", journal=journal, models=[ScriptedModel(["x"])]) as other:
+            assert other.mcp.standing() == []
+            assert not [each for each in other.agent.gate.tools() if isinstance(each, McpTool)]
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_tools_that_change_in_a_turn_are_refused_until_the_next(
+    tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the server says so, as ours does over pipes, or not."""
+    if transport == "http":
+        monkeypatch.setattr(module, "FRESH_SECONDS", 0.0)
+    with own(transport) as settings:
+        section = SECTION if transport == "stdio" else f'[mcp.own]\nurl = "{settings.url}"\n'
+        script: list[Reply | str] = [use("change"), use("echo"), "Done.", use("echo"), "Done."]
+        async with Runtime(home_of(tmp_path, ALLOW, section), models=[ScriptedModel(script)]) as runtime:
+            await runtime.mcp.settled(SECONDS)
+            name = await runtime.new()
+            for _ in range(2):
+                await settled(runtime, name, (await runtime.submit(name, "Go.")).seq)
+            assert [(each.outcome, each.text) for each in await told(runtime, name, ToolFinished)] == [
+                ("done", "hi"),
+                ("failed", "own was not called: its tools changed. (the next turn has the new ones)"),
+                ("done", "hi"),
+            ]
+            assert len(await told(runtime, name, ContextOpened)) == 2
+
+
+async def test_nobody_waits_for_a_server(tmp_path: Path) -> None:
+    """A turn is answered without it; the next has its tools; after a restart they are known before it is up."""
+    go = tmp_path / "go"
+    wait = f"while ! test -e {go}; do sleep 0.05; done; exec {' '.join(OWN)}"
+    config = home_of(tmp_path, ALLOW, f"[mcp.own]\ncommand = {['/bin/sh', '-c', wait]}\n")
+    script: list[Reply | str] = ["One.", use("echo"), "Two.", use("echo"), "Three."]
+    async with Runtime(config, models=[ScriptedModel(script)]) as runtime:
+        name = await runtime.new()
+        await settled(runtime, name, (await runtime.submit(name, "Go.")).seq)
+        assert runtime.mcp.standing()[0].state == "starting"
+        go.touch()
+        await runtime.mcp.settled(SECONDS)
+        await settled(runtime, name, (await runtime.submit(name, "Go.")).seq)
+    go.unlink()
+    async with Runtime(config, models=[ScriptedModel(script)]) as runtime:
+        seq = (await runtime.submit(name, "Go.")).seq
+        await until(runtime, name, "tool.started", 2)  # the server is not up, and its tool is known
+        go.touch()
+        await settled(runtime, name, seq)
+        assert [each.outcome for each in await told(runtime, name, ToolFinished)] == ["done", "done"]
+        assert len(await events_of(runtime, name, "context.opened")) == 2
+
+
+def serve(teller: Teller, url: str, home: str, conversation: str) -> None:
+    """A Tenax that answers, for as long as it lives."""
+
+    async def work() -> None:
+        script = Script.read(Path(home) / "script.json")
+        async with Runtime(config_of(url, Path(home)), models=[ScriptedModel(script)]) as runtime:
+            await runtime.mcp.settled(SECONDS)
+            await runtime.submit(conversation, "Go.")
+            await all_answered(runtime, conversation)
+
+    asyncio.run(work())
+    teller.tell("done")
+
+
+@pytest.mark.parametrize(("tool", "outcome", "calls"), [("slow", "unknown", 1), ("again", "done", 2)])
+async def test_kill_9_in_the_middle_of_a_call(tmp_path: Path, tool: str, outcome: str, calls: int) -> None:
+    """What may be done once is not done again, and is unknown; what a trusted server may repeat is. Its processes are gone."""
+    file = tmp_path / "notes"
+    config = home_of(tmp_path, f"trusted = true\n{ALLOW}")
+    script = Script([use(tool, str(file)), Reply("Done.")], repeat=True)
+    (tmp_path / "script.json").write_bytes(msgspec.json.encode(script))
+    name = new_conversation(config.store_url)
+    victim = Child(serve, config.store_url, str(tmp_path), name)
+    (process,) = await eventually(lambda: file.exists() and file.read_text().split())
+    victim.process.kill()
+    await eventually(lambda: not alive(int(process)))
+    async with Runtime(config, models=[ScriptedModel(script)]) as runtime:
+        await all_answered(runtime, name)
+        assert [each.outcome for each in await told(runtime, name, ToolFinished)] == [outcome]
+    assert len(file.read_text().split()) == calls
+
+
+# -- real ones, and what people see --------------------------------------------------------------------------
+
+
+async def test_real_servers_over_both_transports(tmp_path: Path) -> None:
+    """`mcp-server-time` over pipes, and `duckduckgo-mcp-server`, which refuses to look at this machine, over HTTP."""
+    port = free_port()
+    command = [sys.executable, "-m", "duckduckgo_mcp_server.server", "--transport", "streamable-http"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([*command, "--port", str(port)], **quiet) as process:  # type: ignore[call-overload]  # noqa: ASYNC220
+        try:
+            clock = McpSettings(name="time", command=(sys.executable, "-m", "mcp_server_time"), trusted=True)
+            web = McpSettings(name="web", url=f"http://127.0.0.1:{port}/mcp")
+            async with connected(tmp_path, clock, web) as servers:
+                await eventually(lambda: {each.state for each in servers.standing()} == {"ready"})
+                gate = Gate(servers.tools(()), [Rule("allow", "*")])
+                where = Where("local", "c", 1, "1", Path("/"))
+                for tool, arguments, said in (
+                    ("time__get_current_time", '{"timezone":"Europe/Paris"}', '"timezone": "Europe/Paris"'),
+                    ("web__fetch_content", '{"url":"http://127.0.0.1:9/"}', "Refusing to fetch"),
+                ):
+                    permit = gate.weigh(tool, arguments, where, allowed=())
+                    assert isinstance(permit, Allowed)
+                    assert said in (await gate.perform(permit, approved_arguments=None)).text
+        finally:
+            process.kill()
+
+
+def test_servers_are_added_trusted_and_removed_while_it_serves(tmp_path: Path) -> None:
+    """On the page, by the owner alone; the terminal lists them."""
+    set_up(tmp_path, [Reply("Hello.")])
+    with Served(tmp_path) as served:
+        page = served.browser()
+        berta = served.browser(served.tenax("link", "--user", "berta").stdout.strip())
+        assert page.get("/mcp") == {"servers": []}
+        body = {"name": "own", "command": list(OWN)}
+        assert berta.http.get("/api/mcp").status_code == 409
+        assert berta.http.post("/api/mcp", json=body).status_code == 409
+        page.post("/mcp", {"name": "own", "url": "ftp://x"}, status=409)
+        page.post("/mcp", body, status=201)
+        page.post("/mcp", body, status=409)
+        until_ready(page)
+        page.post("/mcp/trust", {"name": "own", "trusted": True}, status=200)
+        until_ready(page)
+        (found,) = page.get("/mcp")["servers"]
+        assert next(each["asks"] for each in found["tools"] if each["name"] == "own__echo") is False
+        listed = served.tenax("mcp").stdout.splitlines()
+        assert listed[0].startswith("own  ready, trusted  ")
+        assert "    own__echo  pure, does not ask" in listed
+        assert "    own__note  once, asks" in listed
+        assert page.http.delete("/api/mcp", params={"name": "own"}).json() == {"servers": []}
+        assert "mcp" not in (tmp_path / "config.toml").read_text()
+
+
+def until_ready(page: Any) -> None:
+    until = time.monotonic() + SECONDS
+    while page.get("/mcp")["servers"][0]["state"] != "ready":
+        assert time.monotonic() < until
+        time.sleep(0.05)

@@ -1,0 +1,402 @@
+"""The sandbox: what a command inside it tries against the rest of the machine, and what it gets. As root and as nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tenax.errors import ToolFailed
+from tenax.tools import Done, sandbox
+from tenax.tools.sandbox import Running, Sandbox, start_bare
+from tests.support.bubblewrap import ORDINARY, ROOT, find_bwrap, inside, try_all
+
+USERS = {"root": 0, "ordinary": ORDINARY} if os.getuid() == 0 else {"ourselves": os.getuid()}
+PTRACE, KEYCTL = {"x86_64": (101, 250), "aarch64": (117, 219)}[platform.machine()]
+
+HOME = Path.home()
+PLACE = "/var/tmp"  # where the sandbox has nothing of its own
+
+# What is tried, and what the answer must hold. Nothing here would do harm where it is let through.
+ESCAPES = {
+    "keys of the person": ("cat {home}/.ssh/id_rsa; wc -c /root/.ssh/* /home/*/.ssh/*; ls {home}", r"(?:No such file.*\n.*){3}\n?.*folder\n\["),
+    "the store": ("cat {home}/tenax.db", "No such file"),
+    "programs of the machine": ("cat /proc/1/comm; chmod 755 /proc/1/exe", r"sh\n.*Read-only"),
+    "another conversation": ("ls {home}/other", "No such file"),
+    "homes and services": ("ls -d /root /home /run /var/lib /sys /boot /opt", "(?:.*No such file.*\n){7}"),
+    "passwords": ("wc -c /etc/shadow /etc/ssh/* /etc/ssl/private/*", "(?:.*No such file.*\n){3}"),
+    "our environment": ("cat /proc/*/environ | tr '\\0' '\\n'; env", r"\A(?!(?s:.*)hunter2)(?s:.*)HOME=/tmp/home"),
+    "our process": ("ls -d /proc/{pid}; ls /proc | grep -c '^[0-9]'", r"No such file.*\n\d\n"),
+    "signals": ("kill -0 {pid}; kill -9 {victim}", r"(?:No such process(?s:.*)){2}"),
+    "ptrace": ("perl -e 'syscall({ptrace}, 16, {victim}, 0, 0); print $!'", "No such process|not permitted"),
+    "absolute paths": ("for f in {home}/file /usr/x /etc/x /x /var/x; do echo x > $f; done", "(?:.*Read-only.*\n){5}"),
+    "above the folder": ("echo x > ../file; mkdir ../outside; echo x > ../../file", "(?:.*Read-only.*\n){3}"),
+    "a link": ("ln -s {home}/file out; echo x >> out; cat out; rm out", r"Read-only(?s:.*)No such file"),
+    "a hard link": ("ln {home}/file hard; ln /etc/hosts hard", r"No such file(?s:.*)(?:cross-device|not permitted)"),
+    "mount": ("mount -t tmpfs none /tmp; mount --bind /usr .; umount {home}/folder", "(?:denied|not permitted|superuser)"),
+    "remount": ("mount -o remount,rw /usr; mount -o remount,rw,bind /usr; touch /usr/x", "Read-only file system"),
+    "namespaces": ("unshare -Ur true; unshare -m true; unshare -n true", r"(?:not permitted(?s:.*)){3}"),
+    "a sandbox in it": ("bwrap --ro-bind / / id", "(?:namespace|not permitted|No permissions)"),
+    "settings of the kernel": (": >> /proc/sys/kernel/core_pattern", "Read-only|denied"),
+    "the kernel's log": ("dmesg; cat /proc/keys /proc/timer_list | wc -c", r"not permitted\n(?:.*denied\n)*0\n"),
+    "this machine's network": ("exec 3<>/dev/tcp/127.0.0.1/{port}", "refused"),
+    "the world's network": ("exec 3<>/dev/tcp/192.0.2.1/80", "unreachable"),
+    "names": ("getent hosts example.com; echo $?", r"\A2\n"),
+    "an abstract socket": (
+        "perl -MSocket -e 'socket(S, AF_UNIX, SOCK_STREAM, 0); connect(S, pack(\"Sa*\", 1, \"\\0{abstract}\")); print $!'",
+        "refused",
+    ),
+    "a socket of the hypervisor": ("perl -e 'socket(S, 40, 1, 0); print $!'", "not permitted"),
+    "memory": ("head -c1 /dev/mem; head -c1 /dev/kmem; mknod m c 1 1; ls /dev/vda /dev/sda", r"not permitted|denied"),
+    "keyrings": ("perl -e 'print syscall({keyctl}, 0, -3, 0), $!'", "-1.*not permitted"),
+    "privileges": ("grep -E 'NoNewPrivs|CapEff|CapBnd' /proc/self/status", r"CapEff:\s0+\nCapBnd:\s0+\nNoNewPrivs:\s1"),
+    "setuid programs": ("su -c id; mount; id -u", r"1000\n"),
+    "a setuid file": (
+        "cp /usr/bin/id own; chmod u+s own; stat -c %a own; "  # noqa: ISC004  (one command)
+        "perl -MFcntl -e 'sysopen(F, \"new\", O_CREAT|O_WRONLY, 04755); print $!'; ls new",
+        r"not permitted\n755\n.*not permitted.*No such file",
+    ),
+    "devices of all": ("chmod 666 /dev/null /dev/zero; echo tried", "tried"),
+    "our terminal": ("perl -e 'open(T, \"+<\", \"/dev/tty\") or print $!; $c = 120; print ioctl(STDIN, 0x5412, $c) ? 1 : $!'",
+                     "No such device.*(?:Inappropriate|not permitted)"),
+    "messages between processes": ("ipcs -m | grep -c '^0x'", r"\A0\n"),
+}  # fmt: skip
+
+
+class Tried(NamedTuple):
+    done: dict[str, Done]
+    """Each escape and what became of it."""
+    harm: list[str]
+    """What was changed outside."""
+
+
+@pytest.fixture(scope="module", params=USERS)
+def tried(request: pytest.FixtureRequest) -> Tried:
+    """All escapes, tried by one user; beside them stand a process, servers and files to be reached."""
+    find_bwrap()
+    user = USERS[request.param]
+    home = Path(tempfile.mkdtemp(prefix="tenax-sandbox-", dir=PLACE))
+    for name in (".ssh/id_rsa", "tenax.db", "other/file", "outside/file", "file", "folder/mine"):
+        (home / name).parent.mkdir(exist_ok=True)
+        (home / name).write_text("hunter2")
+    for each in (home, *home.rglob("*")):
+        os.chown(each, user, user if os.getuid() == 0 else -1)
+    before, devices = _beside(home), _devices()
+    abstract = f"tenax-{os.getpid()}-{user}"
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
+        server.setblocking(False)
+        local.bind(f"\0{abstract}")
+        local.listen()
+        local.setblocking(False)
+        with subprocess.Popen(["sleep", "300"]) as victim, _shared_memory():
+            said = {
+                "home": home, "pid": os.getpid(), "victim": victim.pid, "port": server.getsockname()[1],
+                "abstract": abstract, "ptrace": PTRACE, "keyctl": KEYCTL,
+            }  # fmt: skip
+            commands = [_filled(command, said) for command, _ in ESCAPES.values()]
+            done = try_all(home / "folder", user, commands, [home / "tenax.db"])
+            harm = [] if victim.poll() is None else ["the process was ended"]
+            victim.kill()
+        for listening in (server, local):
+            try:
+                listening.accept()[0].close()
+                harm.append(f"{listening.family} was reached")
+            except BlockingIOError:
+                pass
+    if _beside(home) != before:
+        harm.append(f"files: {_beside(home)}")
+    if _devices() != devices:
+        harm.append("a device")
+    shutil.rmtree(home)
+    return Tried(dict(zip(ESCAPES, done, strict=True)), harm)
+
+
+def _filled(command: str, said: dict[str, object]) -> str:
+    return re.sub(r"\{(\w+)\}", lambda found: str(said[found[1]]), command)
+
+
+@contextmanager
+def _shared_memory() -> Iterator[None]:
+    made = subprocess.run(["ipcmk", "-M", "64"], capture_output=True, text=True, check=True).stdout
+    yield
+    subprocess.run(["ipcrm", "-m", made.split()[-1]], check=True)
+
+
+def _devices() -> list[int]:
+    """When they were changed last, in any way."""
+    return [Path("/dev", each).stat().st_ctime_ns for each in ("null", "zero")]
+
+
+def _beside(home: Path) -> dict[str, str]:
+    return {
+        str(each): each.read_text()
+        for each in home.rglob("*")
+        if each.is_file() and not each.is_relative_to(home / "folder")
+    }
+
+
+@pytest.mark.parametrize("name", ESCAPES)
+def test_there_is_no_way_out(tried: Tried, name: str) -> None:
+    """Each escape is really tried in the sandbox, and is refused by the system."""
+    done = tried.done[name]
+    assert done.outcome == "done"
+    assert re.search(ESCAPES[name][1], done.text), done.text
+    assert "hunter2" not in done.text
+
+
+def test_nothing_outside_was_touched(tried: Tried) -> None:
+    """After all of the escapes: no file, no process, no server and no device."""
+    assert tried.harm == []
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    find_bwrap()
+    with tempfile.TemporaryDirectory(prefix="tenax-sandbox-", dir=PLACE) as made:
+        yield Path(made) / "folder"
+
+
+async def said(running: Running, seconds: float = 20) -> tuple[str, object]:
+    finish = asyncio.create_task(running.finish(seconds))
+    output = await running.output.read(-1)
+    ending = await finish
+    return output.decode(), ending.why or ending.code
+
+
+async def test_a_command_works_in_its_folder(folder: Path) -> None:
+    """The folder is made, is writable under its own path, and is where the command begins; /tmp and the home are new."""
+    sandbox = Sandbox()
+    assert sandbox.why_not() == ""
+    command = "pwd; ls -A /tmp ~; echo kept > file; echo gone > /tmp/file; echo gone > ~/file; exit 7"
+    output, code = await said(await sandbox.start(command, folder))
+    assert output == f"{folder}\n/tmp:\nhome\n\n/tmp/home:\n"
+    assert code == 7
+    assert (folder / "file").read_text() == "kept\n"
+    assert (await said(await sandbox.start("cat /tmp/file ~/file", folder)))[1] == 1
+
+
+@pytest.mark.parametrize("hooks", [True, False])
+async def test_what_git_runs_for_the_person_later_is_not_written(folder: Path, *, hooks: bool) -> None:
+    """Neither a hook nor a setting that names one, also by moving the repository away; and a commit still works."""
+    await said(await Sandbox().start("git init -q . --template=" + "; mkdir .git/hooks" * hooks, folder))
+    config = (folder / ".git/config").read_text()
+    tries = (
+        "echo evil > .git/hooks/pre-commit",
+        "git config core.hooksPath /tmp",
+        "mv .git away",
+        "mv .git/hooks .git/old",
+        "echo evil > c && mv c .git/config",
+        "rm -rf .git/hooks .git/config",
+    )
+    output, _ = await said(
+        await Sandbox().start("; ".join(f"({each}) && echo DONE" for each in tries), folder)
+    )
+    assert "DONE" not in output
+    assert (folder / ".git/config").read_text() == config
+    assert [each for each in (folder / ".git/hooks").iterdir() if "evil" in each.read_text()] == []
+    commit = (
+        "echo x > x && git add x && git -c user.name=a -c user.email=a@b commit -qm x && git log --oneline"
+    )
+    output, code = await said(await Sandbox().start(commit, folder))
+    assert code == 0, output
+
+
+OURS = """
+import sys, uvloop
+from pathlib import Path
+from tenax.tools.sandbox import Sandbox
+
+async def tried():
+    running = await Sandbox().start(f"echo x >&{sys.argv[2]}", Path(sys.argv[1]))
+    print((await running.output.read(-1)).decode())
+    await running.finish(20)
+
+uvloop.run(tried())
+"""
+
+
+def test_a_command_gets_no_descriptor_of_ours(folder: Path) -> None:
+    """Not even one that this process was itself given, under the loop that the server uses, which closes none."""
+    read, write = os.pipe()
+    command = [sys.executable, "-c", OURS, str(folder), str(write)]
+    done = subprocess.run(command, pass_fds=[write], capture_output=True, text=True, check=False)
+    os.close(write)
+    assert "Bad file descriptor" in done.stdout, done.stderr
+    assert os.read(read, 1) == b""
+    os.close(read)
+
+
+async def test_network_is_there_when_the_call_says_so(folder: Path) -> None:
+    """The same server that is out of reach otherwise."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        command = f"exec 3<>/dev/tcp/127.0.0.1/{server.getsockname()[1]} && echo reached"
+        assert (await said(await Sandbox().start(command, folder, network=True)))[0] == "reached\n"
+        assert (await said(await Sandbox().start(command, folder)))[1] == 1
+
+
+@pytest.mark.parametrize(
+    "place", ["/", "/usr", "/tmp", "/etc", "/proc/self", "/dev/shm/x", "/run/x", "~", "~/.."]
+)
+async def test_a_folder_that_holds_more_is_refused(place: str, folder: Path) -> None:
+    """The system, the home folder with its keys, and whatever is a part of the machine."""
+    with pytest.raises(ToolFailed, match="No command is run in"):
+        await Sandbox().start("true", Path(place.replace("~", str(HOME))))
+    assert not (place.endswith("/x") and _is_there(place))
+
+
+async def test_a_folder_that_holds_our_own_data_is_refused(folder: Path) -> None:
+    """Also by way of a link; but a folder inside of ours, such as that of a conversation, is fine."""
+    sandbox = Sandbox([folder / "data"])
+    (folder / "data").mkdir(parents=True)
+    (folder.parent / "link").symlink_to(folder)
+    for place in (folder, folder / "data", folder.parent / "link"):
+        with pytest.raises(ToolFailed, match="Tenax's own data"):
+            await sandbox.start("true", place)
+    assert (await said(await sandbox.start("ls ..; true", folder / "data" / "c_1")))[0] == "c_1\n"
+
+
+async def test_our_own_files_in_the_system_are_covered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store under /usr, which every command sees otherwise: for the test, another folder is of the system."""
+    system = folder.parent / "usr"
+    for name in ("ours/tenax.db", "ours/work/mine", "other"):
+        (system / name).parent.mkdir(parents=True, exist_ok=True)
+        (system / name).write_text("hunter2")
+    monkeypatch.setattr(sandbox, "_SYSTEM", (*sandbox._SYSTEM, str(system)))
+    monkeypatch.setattr(sandbox, "_system", sandbox._system.__wrapped__)
+    for hidden in (system / "ours", system / "ours" / "tenax.db"):
+        running = await Sandbox([hidden]).start(f"cd {system}; find . -type f", system / "ours" / "work")
+        assert sorted((await said(running))[0].split()) == ["./other", "./ours/work/mine"]
+
+
+async def test_without_bubblewrap_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not installed, not allowed, or broken: each a sentence; and nothing is run then."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "bubblewrap is not installed" in Sandbox().why_not()
+    with pytest.raises(ToolFailed, match="not installed"):
+        await Sandbox().start("true", tmp_path)
+    for number, (words, told) in enumerate(
+        (
+            ("No permissions to create new namespace", "this system forbids user namespaces"),
+            ("setting up uid map: Permission denied", "this system forbids user namespaces"),
+            ("Unknown option --size", "bubblewrap does not work here. It said: bwrap: Unknown option"),
+            ("", "cannot be run"),
+        )
+    ):
+        fake = tmp_path / str(number) / "bwrap"  # each is tried once
+        fake.parent.mkdir()
+        fake.write_text(f"#!/bin/sh\necho 'bwrap: {words}' >&2\nexit 1\n" if words else "no program")
+        fake.chmod(0o755)
+        monkeypatch.setenv("PATH", str(fake.parent))
+        assert told in Sandbox().why_not()
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("for i in $(seq 300); do sleep 60 & done; wait", "it had more than 100 processes"),
+        ("dd if=/dev/zero of=big bs=1M seek=1020", 128 + signal.SIGXFSZ),
+        ("setsid sleep 60 & (setsid setsid sleep 60 &) ; sleep 60", "it took more than 1 seconds"),
+    ],
+)
+async def test_what_takes_too_much_is_ended(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, why: object
+) -> None:
+    """Processes without end, a file without end, time without end; and nothing of it is left."""
+    monkeypatch.setattr("tenax.tools.sandbox.PROCESSES_MAX", 100)
+    seconds = 1 if "seconds" in str(why) else 30
+    running = await Sandbox().start(command, folder)
+    assert (await said(running, seconds))[1] == why
+    assert inside(folder) == []
+
+
+async def test_memory_has_a_bound(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that wants more than its share gets none, and says so itself."""
+    monkeypatch.setattr("tenax.tools.sandbox._memory_max", lambda: 200 * 1024 * 1024)
+    output, code = await said(await Sandbox().start("perl -e '$a = \"x\" x 4e8; print 1'", folder))
+    assert output.startswith("Out of memory")
+    assert code not in {0, ""}
+    # Many small ones are counted together.
+    many = "for i in 1 2 3 4 5; do perl -e '$n = 6e7; $a = \"x\" x $n; sleep 30' & done; wait"
+    assert "MB of memory" in str((await said(await Sandbox().start(many, folder)))[1])
+
+
+async def test_a_command_that_is_ended_at_once_never_ran(folder: Path) -> None:
+    """A caller that goes away while the sandbox is being made leaves nothing behind."""
+    sandbox = Sandbox()
+    assert sandbox.why_not() == ""
+    for n in range(20):
+        task = asyncio.create_task(sandbox.start("sleep 300", folder))
+        await asyncio.sleep(n / 1000)
+        task.cancel()
+        try:
+            running = await task
+        except asyncio.CancelledError:
+            continue
+        await running.end()
+        running.close()
+    assert inside(folder) == []
+
+
+def test_commands_end_with_the_process_that_started_them(folder: Path) -> None:
+    """`kill -9` of Tenax ends what runs in the sandbox, also what left its group; and without a sandbox the group."""
+    for start in ("Sandbox().start", "start_bare"):
+        script = textwrap.dedent(f"""
+            import asyncio, pathlib
+            from tenax.tools.sandbox import Sandbox, start_bare
+            async def main():
+                running = await {start}("(setsid sleep 300 &) 2>/dev/null; echo on; sleep 300", pathlib.Path({str(folder)!r}))
+                print(await running.output.readline(), flush=True)
+                await running.finish()
+            asyncio.run(main())
+        """).replace("(setsid sleep 300 &) 2>/dev/null;", "(setsid sleep 300 &);" if "S" in start else "")
+        with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=ROOT) as tenax:
+            assert tenax.stdout is not None
+            assert tenax.stdout.readline() == b"b'on\\n'\n"
+            assert len(inside(folder)) >= 1
+            tenax.kill()
+        _until_none(folder)
+
+
+async def test_without_a_sandbox_its_group_ends_too(folder: Path) -> None:
+    """Also what the command left behind when it ended."""
+    running = await start_bare("sleep 300 & (sleep 300 &) ; echo $0 $#; env; sleep 300", folder)
+    output, why = await said(running, 1)
+    assert why == "it took more than 1 seconds"
+    assert set(re.findall(r"^(\w+)=", output, re.MULTILINE)) <= {
+        "PATH", "HOME", "LANG", "TERM", "PWD", "OLDPWD", "SHLVL", "_",
+    }  # fmt: skip
+    assert inside(folder) == []
+    assert (await said(await start_bare("sleep 300 & read x; echo $?", folder)))[1] == 0
+    assert inside(folder) == []
+
+
+async def test_the_filter_stands_for_both_processors(folder: Path) -> None:
+    """Programs of other machines and other ways to number calls are refused: here, 32-bit numbers on a 64-bit machine."""
+    command = f"perl -e 'print syscall(0x40000000 + {KEYCTL}, 0, -3, 0), \" $!\"'"
+    assert (await said(await Sandbox().start(command, folder)))[0] == "-1 Operation not permitted"
+
+
+def _is_there(place: str) -> bool:
+    return os.path.lexists(place)
+
+
+def _until_none(folder: Path) -> None:
+    deadline = time.monotonic() + 20
+    while left := inside(folder):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.02)

@@ -1,0 +1,84 @@
+// A question of the model to the person, and the list that it keeps of what there is to do.
+import { useState } from "preact/hooks";
+import { call, conversationPath, Problem } from "./api";
+import type { View } from "./state";
+import type { Row } from "./types";
+import { parseArguments, visible } from "./words";
+
+/** The way to answer what waits at a row, and what came of it. */
+export function useAnswer(view: View, row: Row) {
+  const [busy, setBusy] = useState(false);
+  const [said, setSaid] = useState("");
+  const answer = async (given: string, more: { pattern?: string; words?: string } = {}) => {
+    setBusy(true);
+    const colon = row.id.indexOf(":");
+    const body = { message: Number(row.id.slice(0, colon)), call: row.id.slice(colon + 1), answer: given, ...more };
+    try {
+      await call("POST", conversationPath(view.id, "/approvals"), body);
+      setSaid("Sent.");
+    } catch (error) {
+      setSaid(error instanceof Problem ? error.sentence : "That did not work.");
+      setBusy(false);
+    }
+  };
+  return { busy, said, answer };
+}
+
+const entries = (row: Row, name: string): unknown[] => {
+  const found = parseArguments(row.arguments)?.[name];
+  return Array.isArray(found) ? found : [];
+};
+
+export function Asked({ view, row }: { view: View; row: Row }) {
+  const { busy, said, answer } = useAnswer(view, row);
+  const [words, setWords] = useState("");
+  const send = (event: Event) => {
+    event.preventDefault();
+    if (words.trim() !== "") void answer("once", { words });
+  };
+  return (
+    <section class="approval asked" aria-label="A question for you">
+      <h2 dir="auto">{visible(row.touches ?? "")}</h2>
+      <div class="choices">
+        {entries(row, "choices").map((each) => (
+          <button key={String(each)} type="button" dir="auto" disabled={busy} onClick={() => void answer("once", { words: String(each) })}>
+            {visible(String(each))}
+          </button>
+        ))}
+      </div>
+      <form class="choices" onSubmit={send}>
+        <input value={words} maxLength={4000} placeholder="Or in your own words" aria-label="An answer in your own words" onInput={(event) => setWords(event.currentTarget.value)} />
+        <button type="submit" disabled={busy || words.trim() === ""}>
+          Answer
+        </button>
+        <button type="button" class="quiet" disabled={busy} onClick={() => void answer("no")}>
+          No answer
+        </button>
+      </form>
+      <p class="meta" role="status">
+        {said}
+      </p>
+    </section>
+  );
+}
+
+/** The newest list stands open; earlier ones are a line. */
+export function Todo({ view, row }: { view: View; row: Row }) {
+  const all = entries(row, "entries") as { text?: unknown; state?: unknown }[];
+  return (
+    <details class="tool" open={view.todo.value === row.id}>
+      <summary>
+        <span class="sign" aria-hidden="true" />
+        <span class="verb">To do:</span> {all.filter((each) => each?.state === "done").length} of {all.length} done
+      </summary>
+      <ul class="todo">
+        {all.map((each, n) => (
+          <li key={n} data-done={each?.state}>
+            <span class="hidden">{each?.state === "done" ? "Done: " : each?.state === "doing" ? "Under way: " : "Open: "}</span>
+            <span dir="auto">{visible(String(each?.text ?? ""))}</span>
+          </li>
+        ))}
+      </ul>
+    </details>
+  );
+}

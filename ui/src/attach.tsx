@@ -1,0 +1,146 @@
+// What goes with a message besides words. It is uploaded while the person writes, and the message then names it.
+import { signal, type Signal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
+import { conversationPath } from "./api";
+import { recall, remember } from "./memory";
+import { toast } from "./state";
+import type { Attached, Row } from "./types";
+import { visible } from "./words";
+
+const COUNT_MAX = 10;
+const BYTES_MAX = 20 * 1024 * 1024;
+const THUMB_PX = 200;
+
+/** `sent` is how much of it was, from 0 to 1; `file` is not known any more after a reload. */
+type Chip = { id: number; name: string; bytes: number; sent: number; attached?: Attached; file?: File; error?: string };
+
+const drafts = new Map<string, Signal<Chip[]>>();
+let count = 0;
+
+/** What waits for the next message there. What was uploaded is still known after a reload. */
+function draftOf(conversation: string | null): { chips: Signal<Chip[]>; put: (chips: Chip[]) => void } {
+  const key = `tenax.attached.${conversation ?? "new"}`;
+  const held = () => JSON.parse(recall(key) || "[]") as Attached[];
+  const chips = drafts.get(key) ?? signal(held().map((each) => ({ ...each, id: ++count, sent: 1, attached: each })));
+  drafts.set(key, chips);
+  const put = (next: Chip[]) => {
+    chips.value = next;
+    const done = next.flatMap((each) => each.attached ?? []);
+    remember(key, done.length === 0 ? "" : JSON.stringify(done));
+  };
+  return { chips, put };
+}
+
+function attach(conversation: string | null, files: Iterable<File>): void {
+  const { chips, put } = draftOf(conversation);
+  const all = [...files].map((file) => ({ id: ++count, name: file.name, bytes: file.size, sent: 0, file }));
+  const added = all.slice(0, COUNT_MAX - chips.value.length);
+  if (added.length < all.length) toast(`A message takes ${COUNT_MAX} attachments. Send the others with another.`, undefined, true);
+  put([...chips.value, ...added]);
+  added.forEach((chip) => upload(conversation, chip));
+}
+
+function upload(conversation: string | null, { id, file }: Chip): void {
+  const alter = (fields: Partial<Chip>) => {
+    const { chips, put } = draftOf(conversation);
+    put(chips.value.map((each) => (each.id === id ? { ...each, ...fields } : each)));
+  };
+  if (file === undefined || file.size > BYTES_MAX) return alter({ error: `${file?.name} is too large. The most is 20 MB.` });
+  alter({ error: "", sent: 0 });
+  const request = new XMLHttpRequest(); // fetch tells nothing of how far it is
+  request.open("POST", `/api/attachments?name=${encodeURIComponent(file.name)}`);
+  request.responseType = "json";
+  request.upload.onprogress = (event) => alter({ sent: event.loaded / event.total });
+  request.onerror = () => alter({ error: `${file.name} is not uploaded: the server does not answer.` });
+  request.onload = () => {
+    const told = (request.response ?? {}) as Attached & { detail?: string; hint?: string };
+    if (request.status === 201) alter({ attached: told, name: told.name, sent: 1 });
+    else alter({ error: `${told.detail ?? `The server answered ${request.status}.`} ${told.hint ?? ""}`.trim() });
+  };
+  request.send(file);
+}
+
+/** What goes with the message that is sent now; null while something is not there yet. */
+export function takeAttached(conversation: string | null): Attached[] | null {
+  const { chips, put } = draftOf(conversation);
+  const missing = chips.value.filter((each) => each.attached === undefined);
+  if (missing.length > 0) {
+    const failed = missing.some((each) => each.error);
+    toast(failed ? "Something could not be attached. Remove it, or try again." : "Not everything is uploaded yet.", undefined, failed);
+    return null;
+  }
+  const taken = chips.value.flatMap((each) => each.attached ?? []);
+  put([]);
+  return taken;
+}
+
+const size = (bytes: number): string => (bytes < 1e5 ? `${Math.ceil(bytes / 1e3)} KB` : `${(bytes / 1e6).toFixed(1)} MB`);
+
+/** Above the input: what waits. Files can be dropped anywhere on the page, and pasted. */
+export function Waiting({ conversation }: { conversation: string | null }) {
+  useEffect(() => {
+    const take = (event: Event) => {
+      const { dataTransfer, clipboardData } = event as DragEvent & ClipboardEvent;
+      const from = dataTransfer ?? clipboardData;
+      if (!from?.types.includes("Files") || (clipboardData && from.types.includes("text/plain"))) return;
+      event.preventDefault();
+      if (event.type !== "dragover") attach(conversation, from.files);
+    };
+    const events = ["dragover", "drop", "paste"];
+    events.forEach((each) => document.addEventListener(each, take));
+    return () => events.forEach((each) => document.removeEventListener(each, take));
+  }, [conversation]);
+  const { chips, put } = draftOf(conversation);
+  if (chips.value.length === 0) return null;
+  return (
+    <ul class="waiting" aria-label="Attachments">
+      {chips.value.map((chip) => {
+        const name = visible(chip.name);
+        const remove = () => put(chips.value.filter((each) => each.id !== chip.id));
+        return (
+          <li key={chip.id} class={chip.error ? "bad" : ""}>
+            {chip.error ? <span role="alert">{visible(chip.error)}</span> : <span>{name} <small>{size(chip.bytes)}</small></span>}
+            {!chip.error && !chip.attached && <progress aria-label={`Uploading ${name}`} value={chip.sent} />}
+            {chip.error && <button type="button" class="quiet" onClick={() => upload(conversation, chip)}>Try again</button>}
+            <button type="button" class="quiet" aria-label={`Remove ${name}`} onClick={remove}>×</button>
+          </li>
+        );
+      })}
+    </ul>
+  );
+}
+
+export function AttachButton({ conversation }: { conversation: string | null }) {
+  const input = useRef<HTMLInputElement>(null);
+  const take = ({ currentTarget }: { currentTarget: HTMLInputElement }) => {
+    attach(conversation, currentTarget.files ?? []);
+    currentTarget.value = "";
+  };
+  return (
+    <>
+      <input ref={input} type="file" multiple hidden aria-label="Files to attach" onChange={take} />
+      <button type="button" title="A text, a picture or a PDF" onClick={() => input.current?.click()}>Attach</button>
+    </>
+  );
+}
+
+/** For who reads a request: a picture in it is megabytes of nothing to read. */
+export const withoutPictures = (_key: string, value: unknown): unknown =>
+  typeof value === "string" && value.length > 2000 && /^(data:image\/\w+;base64,)?[\w+/]+=*$/.test(value) ? `[${value.length} characters of a picture]` : value;
+
+/** In a row: pictures are shown, all else is named and can be saved. */
+export function Parts({ conversation, parts = [] }: { conversation: string | null; parts?: Row["parts"] }) {
+  if (parts.length === 0) return null;
+  return (
+    <ul class="parts">
+      {parts.map(({ blob, type, name, media_type, height }, n) => {
+        const words = visible(name || media_type || "A file");
+        if (conversation === null || blob === undefined) return <li key={n}>{words}</li>;
+        const path = conversationPath(conversation, `/attachments/${blob}`);
+        if (type !== "image") return <li key={n}><a href={path} download={name}>{words}</a></li>;
+        const image = <img src={path} alt={words} loading="lazy" height={Math.min(height || THUMB_PX, THUMB_PX)} />;
+        return <li key={n} class="picture"><a href={path} target="_blank" rel="noopener">{image}</a></li>;
+      })}
+    </ul>
+  );
+}
