@@ -32,7 +32,7 @@ class Grown(NamedTuple):
 def flat(lab: Lab) -> Iterator[Row]:
     """The same work in a large and in a small store."""
     for engine in lab.engines:
-        large, small = (lab.size(100_000, quick=300), lab.size(20_000, quick=200)), (100, 100)
+        large, small = (lab.size(100_000, quick=110), lab.size(20_000, quick=110)), (100, 100)
         progress(f"building a store of {large[0]:,} conversations, {engine.name}")
         with engine.open("large") as journal, engine.open("small") as little:
             grown = _grow(journal, *large), _grow(little, *small)
@@ -64,7 +64,7 @@ def _compared(lab: Lab, engine: Engine, large: Grown, small: Grown) -> Iterator[
     engine.warm("large", lambda: large.journal.append(large.others[0], [event]), calls)
     engine.warm("small", lambda: small.journal.append(small.others[0], [event]), calls)
 
-    events, conversations = lab.size(20_000, quick=200), lab.size(100_000, quick=300)
+    events, conversations = lab.size(20_000, quick=110), lab.size(100_000, quick=110)
     work: list[tuple[str, str, Callable[[Grown], object]]] = [
         ("append", f"append to a conversation of {events:,} events", lambda at: at.journal.append(at.long, [event])),
         ("open", f"open the last 50 rows of a conversation of {events:,} events", lambda at: at.journal.open(at.long)),

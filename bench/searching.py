@@ -43,7 +43,7 @@ def search(lab: Lab) -> Iterator[Row]:
 
 
 def _queries(lab: Lab, engine: Engine) -> Iterator[Row]:
-    count, words = lab.size(200_000, quick=600, large=1_000_000), Words()
+    count, words = lab.size(200_000, quick=200, large=1_000_000), Words()
     progress(f"storing {count:,} messages, {engine.name}")
     with engine.open("search", search=True) as journal:
         _store(journal, count, words)

@@ -84,7 +84,7 @@ def _log(log: int, commits: int, text: int) -> str:
 def import_time(lab: Lab) -> Iterator[Row]:
     """The best of many, because everything else only adds to it."""
     progress("import")
-    rounds = lab.size(20, quick=2)
+    rounds = lab.size(20, quick=1)
     starts = [(_start("import tenax"), _start("pass")) for _ in range(rounds)]
     ours, bare = min(a for a, _ in starts), min(b for _, b in starts)
     what = f"`import tenax`, less the start of Python: the best of {rounds} processes"
@@ -99,7 +99,7 @@ def _start(code: str) -> float:
 
 def memory(lab: Lab) -> Iterator[Row]:
     """A process of its own that appends, and then proves the store."""
-    early, late = lab.size(20_000, quick=1000, large=100_000), lab.size(100_000, quick=2000, large=1_000_000)
+    early, late = lab.size(20_000, quick=1000, large=100_000), lab.size(100_000, quick=1000, large=1_000_000)
     for engine in lab.engines:
         progress(f"memory, {late:,} events, {engine.name}")
         command = [sys.executable, "-m", "bench.grow", engine.url("memory"), str(early), str(late)]

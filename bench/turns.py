@@ -34,7 +34,7 @@ def turns(lab: Lab) -> Iterator[Row]:
     with _provider(lab) as url, worker(sys.executable, _WORK, ["tenax", url], lab, "turns-ours") as ours:
         progress("turns")
         for size in sizes:
-            for _ in range(2):
+            for _ in range(lab.size(2, quick=1)):
                 ours("turn", size)
             pair = compare(lab.size(15, quick=1), partial(ours, "turn", size), partial(ours, "bare", size))
             own = pair.ours - pair.theirs
@@ -45,9 +45,9 @@ def turns(lab: Lab) -> Iterator[Row]:
             else:
                 yield stated(f"turn-own-{size}", what, seconds(own), said)
         with worker(sys.executable, _WORK, ["stuck", url], lab, "turns-stuck") as stuck:
-            for _ in range(lab.size(_SEEN_STUCK, quick=2)):
+            for _ in range(lab.size(_SEEN_STUCK, quick=1)):
                 stuck("turn", 10)
-            pair = compare(lab.size(31, quick=2), partial(stuck, "turn", 10), partial(ours, "turn", 10))
+            pair = compare(lab.size(31, quick=1), partial(stuck, "turn", 10), partial(ours, "turn", 10))
             what = "SQLite: a turn with a memory provider that blocks for ever, beside one without"
             said = f"{seconds(pair.ours)} beside {seconds(pair.theirs)}"
             yield at_most("turn-stuck", what, pair.ratio, _STUCK, said, " x")

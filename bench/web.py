@@ -25,7 +25,6 @@ from tests.support.turns import set_up
 
 __all__ = ["web"]
 
-_WORDS = "word " * 80
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
           "--disable-component-update", "--disable-sync"]  # fmt: skip
 
@@ -34,11 +33,12 @@ def web(lab: Lab) -> Iterator[Row]:
     """Many readers; then one who opens something long."""
     home = lab.folder / "home-web"
     home.mkdir()
-    set_up(home, [Reply(_WORDS, pause=0.03)])
+    words = "word " * lab.size(80, quick=10)
+    set_up(home, [Reply(words, pause=0.03)])
     long = _long(home, lab.size(20_000, quick=50))
     with Served(home) as served:
         page = served.browser()
-        yield from _readers(lab, served, page)
+        yield from _readers(lab, served, page, words)
         yield _last_word(lab, page)
         yield from _opened(lab, served, page, long)
 
@@ -58,11 +58,11 @@ def _long(home: Path, count: int) -> str:
 # -- many readers --------------------------------------------------------------------------------------------
 
 
-def _readers(lab: Lab, served: Served, page: Page) -> Iterator[Row]:
+def _readers(lab: Lab, served: Served, page: Page, words: str) -> Iterator[Row]:
     idle, talking = lab.size(1000, quick=10), lab.size(50, quick=2)
     progress(f"{idle} idle readers, {talking} conversations that stream")
     names = [page.new() for _ in range(talking)]
-    late, missing = asyncio.run(_measure(served, page, names, idle))
+    late, missing = asyncio.run(_measure(served, page, names, idle, words))
     cuts = quantiles(late, n=100) if len(late) > 1 else [late[0]] * 99
     what = f"{idle} idle readers and {talking} streaming conversations, each watched: from an append to the reader that has it"
     yield Row(
@@ -74,7 +74,9 @@ def _readers(lab: Lab, served: Served, page: Page) -> Iterator[Row]:
     yield Row("web-missed", "rows that a reader missed meanwhile", str(missing), gate="0", held=missing == 0)
 
 
-async def _measure(served: Served, page: Page, names: list[str], idle: int) -> tuple[list[float], int]:
+async def _measure(
+    served: Served, page: Page, names: list[str], idle: int, words: str
+) -> tuple[list[float], int]:
     cookie = "; ".join(f"{each.name}={each.value}" for each in page.http.cookies.jar)
     late: list[float] = []
     async with contextlib.AsyncExitStack() as stack:
@@ -86,7 +88,7 @@ async def _measure(served: Served, page: Page, names: list[str], idle: int) -> t
         for name in names:
             await asyncio.to_thread(page.say, name, "Talk.")
         texts = await asyncio.gather(*watching)
-    return late, sum(text != _WORDS for text in texts)
+    return late, sum(text != words for text in texts)
 
 
 class _Drain:

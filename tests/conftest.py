@@ -8,7 +8,26 @@ from pathlib import Path
 import psycopg
 import pytest
 
+import tenax
+from tenax.journal.schema import SCHEMA_VERSION
 from tests.support.postgres import PostgresMissing, PostgresServer
+
+OTHERS_END = """
+select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
+"""
+RELATIONS = "select relname from pg_class where relnamespace = 'public'::regnamespace"
+VERSION = "select schema from store"
+AS_NEW = """
+do $$ declare each name; begin
+    for each in select tablename from pg_tables where schemaname = 'public' and tablename not in ('store', 'pulse') loop
+        execute format('delete from %I', each);
+    end loop;
+    for each in select sequencename from pg_sequences where schemaname = 'public' loop
+        perform setval(each::regclass, 1, false);
+    end loop;
+    update store set incarnation = md5(random()::text);
+end $$
+"""
 
 
 @pytest.fixture(scope="session")
@@ -32,14 +51,43 @@ def kept_database(postgres_server: PostgresServer) -> str:
     return postgres_server.create_database()
 
 
+@pytest.fixture(scope="session")
+def relations_of_a_store() -> set[str]:
+    """Tables, sequences and indexes that were last seen in `kept_database`; none before the first store was made there."""
+    return set()
+
+
 @pytest.fixture
-def emptied_postgres_url(kept_database: str) -> str:
-    """An empty database, the same one each time: making and removing one for each of a thousand tests takes minutes."""
-    others = "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()"
+def bare_postgres_url(kept_database: str) -> str:
+    """A database without a store, the same one each time: to make one for each of a thousand tests takes minutes."""
     with psycopg.connect(kept_database, autocommit=True) as connection:
-        connection.execute(f"{others} and pid <> pg_backend_pid()".encode())
+        connection.execute(OTHERS_END)
         connection.execute("drop schema public cascade")
         connection.execute("create schema public")
+    return kept_database
+
+
+@pytest.fixture
+def emptied_postgres_url(
+    request: pytest.FixtureRequest, kept_database: str, relations_of_a_store: set[str]
+) -> str:
+    """The same with a store as if it were new. It is made only where a test has changed its tables: that takes a while."""
+
+    def emptied() -> bool:
+        with psycopg.connect(kept_database, autocommit=True) as connection:
+            connection.execute(OTHERS_END)
+            there = {row[0] for row in connection.execute(RELATIONS).fetchall()}
+            whole = "store" in there and there >= relations_of_a_store
+            if whole := whole and connection.execute(VERSION).fetchall() == [(SCHEMA_VERSION,)]:
+                relations_of_a_store.update(there)
+                connection.execute("set synchronous_commit = off")
+                connection.execute(AS_NEW)
+            return whole
+
+    if not relations_of_a_store or not emptied():
+        relations_of_a_store.clear()
+        tenax.open(str(request.getfixturevalue("bare_postgres_url"))).close()
+        assert emptied()
     return kept_database
 
 
@@ -49,4 +97,13 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'tenax.db'}"
     url: str = request.getfixturevalue("emptied_postgres_url")
+    return url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def bare_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The same for a test to which it matters that nothing has ever been there."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'tenax.db'}"
+    url: str = request.getfixturevalue("bare_postgres_url")
     return url

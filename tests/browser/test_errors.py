@@ -75,6 +75,16 @@ def test_a_provider_that_refuses_is_told(
     told(serve(env={"MAIN_KEY": KEY}), window, sentence)
 
 
+# Python runs this when it starts: a server that is away is asked again as often as ever, only sooner.
+IMPATIENT = """
+import sys
+if {"tenax.web", "-p"} & set(sys.orig_argv):
+    from functools import partial
+    from tenax import runtime
+    runtime.Limits = partial(runtime.Limits, pause=0.05)
+"""
+
+
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [("http://127.0.0.7:11434/v1", "ollama serve"), ("http://models.invalid/v1", "its name is not known")],
@@ -84,8 +94,9 @@ def test_a_server_that_is_not_there_is_told(
     serve: Serve, window: Window, tmp_path: Path, url: str, sentence: str
 ) -> None:
     """With how it is started, where that is known."""
+    (tmp_path / "sitecustomize.py").write_text(IMPATIENT)
     (tmp_path / "config.toml").write_text(CONFIG.format(url=url).replace('key = "env:MAIN_KEY"\n', ""))
-    told(serve(), window, sentence, seconds=90)
+    told(serve(env={"PYTHONPATH": str(tmp_path)}), window, sentence, seconds=90)
 
 
 def test_a_message_that_is_too_long_for_the_model_is_told(

@@ -12,6 +12,7 @@ import pytest
 from tenax.models import Call, Reply
 from tenax.web.app import PAGE
 from tests.support.browser import Chromium, Serve, Tab, Window, client, expect
+from tests.support.turns import set_up
 
 AXE = Path(__file__).parents[2] / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 RICH = "# Title\n\nA **bold** word, a [link](https://example.org) and `code`.\n\n```python\nprint(1)\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
@@ -42,10 +43,8 @@ def test_nothing_keeps_anybody_out(chromium: Chromium, serve: Serve, scheme: str
         nothing_is_wrong(tab, "first screen")
         tab.page.get_by_role("button", name="Connect a model").click()
         nothing_is_wrong(tab, "connect another")
-        assert served.stop()[0] == 0
-    with chromium.window(**how) as window:
-        served = serve(RICH, Reply("May I?", calls=[WRITE]))
-        tab = window.enter(served)
+        set_up(served.home, [Reply(RICH), Reply("May I?", calls=[WRITE])])
+        tab.page.goto(served.url)
         tab.say("Hello")
         expect(tab.rows("assistant", "").locator("table")).to_be_visible()
         nothing_is_wrong(tab, "conversation")

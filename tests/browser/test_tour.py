@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +11,18 @@ from tests.support.browser import Serve, Tab, Window, expect
 
 pytestmark = pytest.mark.crash
 
+# Python runs this when it starts: the same tour, told more than twice as fast. test_newcomer.py takes it as it is.
+HURRIED = """
+import sys
+if "tenax.web" in sys.orig_argv:
+    from tenax.agent import tour
+    unhurried = tour.Reply
+    tour.Reply = lambda *said, pause, **more: unhurried(*said, pause=pause * 0.4, **more)
+"""
 
-def take_the_tour(tab: Tab) -> None:
-    """From the first screen to the card at the end, with the plug pulled on the way."""
+
+def pull_the_plug(tab: Tab) -> str:
+    """From the first screen to the answer that goes on after a kill; what stood there before it."""
     tab.page.get_by_role("button", name="Take the tour").click()
     asks = tab.rows("tool", "asks")
     expect(asks).to_contain_text("tour/hello.md")
@@ -24,6 +34,12 @@ def take_the_tour(tab: Tab) -> None:
     expect(tab.banner).to_have_text("Server gone. What you saw is stored.")
     expect(tab.banner).to_have_text("Server back. The answer goes on.")
     expect(tab.rows("marker", "resumed")).to_have_count(1)
+    return before
+
+
+def take_the_tour(tab: Tab) -> None:
+    """From the first screen to the card at the end, with the plug pulled on the way."""
+    before = pull_the_plug(tab)
     expect(tab.rows("assistant").last).to_contain_text(
         "That is all I hold on to: everything.", timeout=60_000
     )
@@ -38,10 +54,13 @@ def take_the_tour(tab: Tab) -> None:
     assert "bad" not in (proof.get_attribute("class") or "")
 
 
-def test_the_tour_is_taken_to_its_end_with_the_plug_pulled(serve: Serve, window: Window) -> None:
+def test_the_tour_is_taken_to_its_end_with_the_plug_pulled(
+    serve: Serve, window: Window, tmp_path: Path
+) -> None:
     """Nothing shown is gone, nothing is asked or written twice, the store proves itself, and a terminal is one line away."""
     window.expects(r"net::ERR_")
-    served = serve()
+    (tmp_path / "sitecustomize.py").write_text(HURRIED)
+    served = serve(env={"PYTHONPATH": str(tmp_path)})
     tab = window.enter(served)
     before = served.server()
     take_the_tour(tab)

@@ -10,6 +10,7 @@ import pytest
 
 import tenax
 from tests.support.awaited import Loop
+from tests.support.postgres import PostgresServer
 from tests.support.world import World, build, copy
 
 
@@ -23,10 +24,17 @@ def loop() -> Iterator[Loop]:
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
 def engine_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where an empty store can be made, on every engine in turn."""
+    """Where an empty store can be made, on every engine in turn; `world` makes the database itself, by copying one."""
     if request.param == "postgresql":
-        return str(request.getfixturevalue("postgres_url"))
+        copied = "world" in request.fixturenames
+        return str(request.getfixturevalue("uncopied_url" if copied else "emptied_postgres_url"))
     return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tenax.db"
+
+
+@pytest.fixture
+def uncopied_url(postgres_server: PostgresServer) -> str:
+    """Where a database can be copied to."""
+    return postgres_server.unused()
 
 
 @pytest.fixture(scope="session")

@@ -111,17 +111,17 @@ def delete(journal: Journal, talk: str, seqs: list[int]) -> None:
 @pytest.mark.parametrize("act", [erase, delete])
 @pytest.mark.parametrize("indexed", [True, False])
 def test_what_was_erased_or_deleted_is_nowhere(
-    store_url: str, tmp_path: Path, act: Callable[[Journal, str, list[int]], None], indexed: bool
+    bare_url: str, tmp_path: Path, act: Callable[[Journal, str, list[int]], None], indexed: bool
 ) -> None:
     """Whether or not it was indexed by then: no file, no row, no hit has it, and the store still proves itself."""
-    with tenax.open(store_url) as journal:
+    with tenax.open(bare_url) as journal:
         talk, seqs = tell(journal)
         if indexed:
             assert journal._search.catch_up(30)
         assert journal.search(SECRET).hits
-        assert everywhere(store_url, tmp_path)
+        assert everywhere(bare_url, tmp_path)
         act(journal, talk, seqs)
         assert journal.search(SECRET).hits == []
-        assert everywhere(store_url, tmp_path) == []
+        assert everywhere(bare_url, tmp_path) == []
         assert verify(journal).ok
-    assert everywhere(store_url, tmp_path) == []
+    assert everywhere(bare_url, tmp_path) == []

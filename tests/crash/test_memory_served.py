@@ -112,6 +112,9 @@ def test_a_killed_server_gives_every_turn_and_every_end(store_url: str, tmp_path
                 diary.wait()
             else:
                 diary.told("sync", before + turns)
+                # It has them, and the store knows.
+                while page.get("/memory/status")["providers"][0]["behind"]:
+                    time.sleep(0.02)
             assert len(diary.calls("sync")) - before == {"sync": 0}.get(point, turns), phase
             assert len(diary.calls("end")) - ends == (point == "ended"), phase
             diary.halt()

@@ -285,12 +285,12 @@ def open_and_say(teller: Teller, url: str, me: int) -> None:
         teller.tell("opened", journal.incarnation)
 
 
-def test_processes_that_make_the_same_store_at_once_share_it(store_url: str) -> None:
+def test_processes_that_make_the_same_store_at_once_share_it(bare_url: str) -> None:
     """One of them makes it, the others find it made; all of them can write."""
-    children = [Child(open_and_say, store_url, me) for me in range(OPENERS)]
+    children = [Child(open_and_say, bare_url, me) for me in range(OPENERS)]
     assert finish_all(children) == [0] * OPENERS
     assert len({line[1] for child in children for line in child.lines}) == 1
-    with tenax.open(store_url) as journal:
+    with tenax.open(bare_url) as journal:
         assert {each.conversation for each in journal.conversations()} == {f"c-{me}" for me in range(OPENERS)}
         assert verify(journal).problems == []
 

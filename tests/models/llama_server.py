@@ -50,7 +50,8 @@ def main(context: int) -> None:
     params.model.path = str(model_file())
     params.n_ctx = context
     params.n_parallel = 1
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 2
+    # One: on a busy machine two wait for each other, and take ten times as long.
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.hostname = "127.0.0.1"
     params.port = 0
     params.use_jinja = True

@@ -117,7 +117,7 @@ async def test_calls_and_their_results_go_round(url: str, api: str) -> None:
     results = said("results", *(ToolResult(call.id, "Some text.") for call in [*calls, cut]))
     talk = [question, answer, results, said("system", "Be brief.")]
     await model.close()  # the server may close a connection that rested, just as it is used again
-    model = model_at(api, url, max_tokens=60)
+    model = model_at(api, url, max_tokens=2)
     again = await hear(model, ask(model, *talk, prompt="You are Tenax.", tools=[READ]), silence=60)
     await model.close()
     assert again.answer.usage is not None

@@ -80,10 +80,14 @@ class PostgresServer:
 
     def create_database(self) -> str:
         """The URL of a new and empty database."""
-        name = f"test_{next(self._names)}"
+        url = self.unused()
         with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
-        return self.url(name)
+            connection.execute(f"CREATE DATABASE {url.rpartition('/')[2]}".encode())
+        return url
+
+    def unused(self) -> str:
+        """The URL that a new database may have."""
+        return self.url(f"test_{next(self._names)}")
 
     def start(self) -> None:
         self._run(self._pg_ctl, "start", "--wait", "-D", self._data, "-l", self._log)

@@ -31,5 +31,6 @@ def test_a_quick_run_prints_the_page_with_every_part() -> None:
         "bytes",
         "import",
         "memory",
+        "tool",
     }
     assert parts <= {key.split("-")[0] for key in keys}

@@ -10,6 +10,7 @@ import pytest
 from tenax.models import Reply
 from tests.support.served import Page, Served, is_done
 from tests.support.turns import set_up
+from tests.web.conftest import BOTH, SQLITE
 
 
 def answered(page: Page, conversation: str) -> list[dict[str, object]]:
@@ -32,6 +33,7 @@ def test_a_message_is_accepted_with_its_number_and_answered(page: Page) -> None:
     assert rows[1]["model"] == "script"
 
 
+@BOTH
 def test_the_same_key_is_the_same_message(page: Page) -> None:
     """A page that did not hear the 202 sends again; another message under the same key is refused."""
     name, key = page.new(), str(uuid4())
@@ -61,6 +63,7 @@ def test_one_that_was_deleted_can_be_left(page: Page) -> None:
     page.post(f"/conversations/{gone}/left", None, status=202)
 
 
+@BOTH
 def test_what_a_person_does_with_it(page: Page) -> None:
     """Rename, pin, archive, fork, undo, clear, restore, delete: each is seen in what follows."""
     name = page.new()
@@ -108,6 +111,7 @@ def test_what_it_took_is_told(page: Page) -> None:
     assert usage["cost"] is None
 
 
+@BOTH
 def test_the_list_goes_on_page_by_page(page: Page) -> None:
     """`next` leads on; a place that is none is refused with a sentence."""
     names = [page.new() for _ in range(5)]
@@ -137,6 +141,7 @@ def test_an_approval_is_answered_once(asking: Served) -> None:
     page.post(f"/conversations/{name}/approvals", answer, status=409)
 
 
+@SQLITE
 def test_stop_ends_the_answer_and_keeps_its_words(slow: Served) -> None:
     """What was said stands; a marker says that it was stopped."""
     page = slow.browser()
@@ -151,6 +156,7 @@ def test_stop_ends_the_answer_and_keeps_its_words(slow: Served) -> None:
     assert page.rows(name)[-1]["state"] == "stopped"
 
 
+@BOTH
 def test_search_finds_the_message_and_its_conversation(page: Page) -> None:
     """A hit names conversation, seq and title."""
     word = f"zebra{uuid4().hex[:8]}"
@@ -229,6 +235,7 @@ def test_what_the_model_saw_can_be_seen(page: Page) -> None:
     assert page.http.get(f"/api/conversations/{name}/seen/1").status_code == 400
 
 
+@BOTH
 def test_the_store_proves_itself_in_the_page(page: Page) -> None:
     """What `tenax doctor` says, line by line."""
     found = page.get("/doctor")

@@ -11,16 +11,17 @@ import pytest
 from tenax.models import Call, Reply
 from tests.support.served import Page, Served
 from tests.support.turns import set_up
+from tests.web.conftest import BOTH
 
 DOG = "Has a dog called Berta."
 REMEMBER = Call("memory", {"action": "add", "text": DOG})
 
 
 @pytest.fixture
-def remembering(tmp_path: Path, store_url: str) -> Iterator[Served]:
+def remembering(tmp_path: Path) -> Iterator[Served]:
     """A server whose model remembers something, and answers."""
     set_up(tmp_path, [Reply("", calls=[REMEMBER]), Reply("Noted.")])
-    with Served(tmp_path, env={"TENAX_STORE": store_url}) as served:
+    with Served(tmp_path) as served:
         yield served
 
 
@@ -42,6 +43,7 @@ def texts(page: Page, **query: str) -> list[str]:
     return [each["text"] for each in page.get("/memory", **query)["facts"]]
 
 
+@BOTH
 def test_what_is_told_is_remembered_once_and_found(page: Page) -> None:
     """Newest first; what is known already is said, and not kept twice."""
     first = added(page, "Drinks tea in the morning.", "profile")
@@ -60,6 +62,7 @@ def test_what_is_told_is_remembered_once_and_found(page: Page) -> None:
     assert texts(page, words="zeppelin") == []
 
 
+@BOTH
 def test_it_is_changed_forgotten_and_brought_back(page: Page) -> None:
     """Each change names the version that was seen, and each can be undone; all versions are told."""
     fact = added(page, "Plays the cello.")

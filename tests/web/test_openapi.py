@@ -18,6 +18,7 @@ from schemathesis.specs.openapi.checks import (
 from tenax.web.api import openapi
 from tenax.web.app import endpoints
 from tests.support.served import Page
+from tests.web.conftest import BOTH
 
 NEVER = {"/api/events", "/api/tour/plug"}
 """A stream has no end, and the plug has one too many."""
@@ -31,6 +32,7 @@ def served(page: Page) -> Page:
     return page
 
 
+@BOTH
 @schema.exclude(path=list(NEVER)).parametrize()  # type: ignore[untyped-decorator]
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 def test_every_answer_is_as_described(case: Any, served: Page) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.support.served import Page, Served, is_done
-from tests.web.conftest import SLOW
+from tests.web.conftest import BOTH, SLOW, SQLITE
 
 
 def test_an_answer_streams_and_a_reconnect_goes_on_where_it_was(slow: Served) -> None:
@@ -23,7 +23,7 @@ def test_an_answer_streams_and_a_reconnect_goes_on_where_it_was(slow: Served) ->
     while not is_done(rows.get(name, {})):
         with page.stream(cursor) as stream:
             stream.rows = rows
-            for _ in range(7):
+            for _ in range(5):
                 stream.next()
                 if is_done(rows.get(name, {})):
                     break
@@ -33,6 +33,7 @@ def test_an_answer_streams_and_a_reconnect_goes_on_where_it_was(slow: Served) ->
     assert stream.text(name) == SLOW
 
 
+@SQLITE
 def test_two_watch_and_both_see_everything(slow: Served) -> None:
     """One comes at the start and one in the middle."""
     page, other = slow.browser(), slow.browser(slow.tenax("link").stdout.strip())
@@ -46,6 +47,7 @@ def test_two_watch_and_both_see_everything(slow: Served) -> None:
     assert first.text(name) == second.text(name) == SLOW
 
 
+@BOTH
 @pytest.mark.parametrize(
     "claim", ["{incarnation}~{name}:999999", "elsewhere~{name}:3", "-~{name}:2", "-~{name}:"]
 )
@@ -92,6 +94,7 @@ def test_what_is_no_cursor_is_refused(page: Page, cursor: str) -> None:
     assert answer.json()["detail"].endswith(".")
 
 
+@BOTH
 def test_an_edit_of_the_past_sends_a_snapshot(page: Page) -> None:
     """Undo, clear and restore change rows that a page may have far above."""
     name = page.new()
@@ -105,6 +108,7 @@ def test_an_edit_of_the_past_sends_a_snapshot(page: Page) -> None:
         stream.read_until(name, lambda rows: rows == before)
 
 
+@BOTH
 def test_a_deleted_conversation_is_gone_for_who_watches_it(page: Page) -> None:
     """The stream goes on for the rest."""
     name, other = page.new(), page.new()
@@ -117,6 +121,7 @@ def test_a_deleted_conversation_is_gone_for_who_watches_it(page: Page) -> None:
         assert name not in stream.cursor
 
 
+@BOTH
 def test_the_list_moves_as_conversations_do(page: Page) -> None:
     """New ones, titles, what is running, and what is gone."""
     with page.stream("-") as stream:
@@ -132,6 +137,7 @@ def test_the_list_moves_as_conversations_do(page: Page) -> None:
             stream.until("list")
 
 
+@SQLITE
 def test_one_who_does_not_read_holds_up_nobody(slow: Served) -> None:
     """A stream that is opened and never read costs nothing; others get every word, and the server ends in time."""
     page = slow.browser()
