@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import logging
 import os
 import threading
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 
 FILES_MAX: Final = 1000
 """Files of one call."""
+_PATHS_BYTES_MAX: Final = 400_000
+"""Of all their paths: an event has an end, and what stands in a path may take six times as much there."""
 _TURNS_MAX: Final = 20
 _LOOK_SECONDS: Final = 5.0
 _REST_SECONDS: Final = 60.0
@@ -167,8 +170,10 @@ class Changes:
             now, moved = await aside(lambda _deserted: self._snapshots.moved(taken))
             missed = taken.before.missed or now.missed
             moved = [each for each in moved if not about.undoes or each[0] in about.also]
-        if len(moved) > FILES_MAX:
-            missed = f"{len(moved) - FILES_MAX:,} more files were changed than are kept. {missed}".rstrip()
+        ends = itertools.accumulate(len(path.encode()) for path, _, _ in moved)
+        kept = [each for each, end in zip(moved, ends, strict=True) if end <= _PATHS_BYTES_MAX][:FILES_MAX]
+        if len(kept) < len(moved):
+            missed = f"{len(moved) - len(kept):,} more files were changed than are kept. {missed}".rstrip()
         if not moved and not missed:
             return None
         turn = await self._turn(about.conversation, about.run)
@@ -177,7 +182,7 @@ class Changes:
         files: list[FileChange] = []
         if taken is not None and now is not None:
             left = KEPT_BYTES_MAX - sum(_kept(each) for each in turn.events)
-            keep = partial(self._keep, taken.before, now, moved[:FILES_MAX], left)
+            keep = partial(self._keep, taken.before, now, kept, left)
             files = await self._journal.apart(keep)
         found = FilesChanged(about.message, about.call, files, 0, missed, about.undoes)
         return msgspec.structs.replace(found, total=len(turn.net(found)))

@@ -9,6 +9,7 @@ a `Secret`, which prints as stars.
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from tenax.errors import ConfigError
 from tenax.rules import Rule, mistake
@@ -240,10 +241,13 @@ def read_rules(file: Path) -> tuple[Rule, ...]:
 
 
 def secrets(part: object) -> Iterator[str]:
-    """Every key that stands in this part of a configuration."""
+    """Every key that stands in this part of a configuration, and every password in an address."""
     inside: Iterable[object] = ()
     if isinstance(part, Secret) and part._value:  # noqa: SLF001  (missing ones are no matter here)
         yield part._value  # noqa: SLF001
+    elif isinstance(part, str):
+        for pair in re.findall(r"://[^:@/]*:(.*)@|[?&](?:ssl)?password=([^&]*)", part, re.IGNORECASE):
+            yield from {"".join(pair), unquote("".join(pair))}
     elif isinstance(part, Mapping):
         inside = part.values()
     elif isinstance(part, tuple | list):
@@ -323,7 +327,8 @@ def _tools_folder(given: str | None, places: Places, env: Mapping[str, str], pro
     """Where tools act. By itself ~/tenax; a TENAX_HOME and a profile have one of their own."""
     if given:
         folder = _path(given, env, places.data)
-        if any(each.is_relative_to(folder) for each in (places.config, places.data, places.state)):
+        real = [Path(os.path.realpath(each)) for each in (places.config, places.data, places.state)]
+        if any(each.is_relative_to(os.path.realpath(folder)) for each in real):
             raise ConfigError(
                 f"tools.folder is {folder}, which holds Tenax's own files: its settings, keys and store.",
                 hint="Choose a folder that does not, such as one inside it.",

@@ -6,6 +6,7 @@ A deny rule wins over every allow rule. Both patterns of a rule are as a shell's
 from __future__ import annotations
 
 import glob
+import re
 import shlex
 import unicodedata
 from fnmatch import fnmatchcase
@@ -19,6 +20,7 @@ __all__ = ["PATTERN_CHARS_MAX", "UNSEEN", "Rule", "exactly", "mistake", "proposa
 PATTERN_CHARS_MAX: Final = 2000
 UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """The categories of characters that hide, or change how others look. What a call touches is told without them."""
+_JOINS: Final = re.compile("[;&|<>`$()\n\ufffd]")
 _Pattern = Annotated[str, Meta(min_length=1, max_length=PATTERN_CHARS_MAX)]
 
 
@@ -29,8 +31,18 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tool: _Pattern
     touches: _Pattern = "*"
 
-    def fits(self, name: str, touches: str) -> bool:
-        return fnmatchcase(name, self.tool) and fnmatchcase(touches, self.touches)
+    def fits(self, name: str, touches: str, *, line: bool = False) -> bool:
+        """Whether it is about this call. `line`: it touches a command line, where a pattern allows no second command."""
+        if not (fnmatchcase(name, self.tool) and fnmatchcase(touches, self.touches)):
+            return False
+        # Servers name their tools themselves: SERVER__TOOL is allowed by what says so, or allows everything.
+        named = "__" not in name or "__" in self.tool or self.tool == "*"
+        return self.verdict == "deny" or (named and (not line or self._holds(touches)))
+
+    def _holds(self, line: str) -> bool:
+        """It says itself what joins the commands there, or allows every line of this kind."""
+        every = fnmatchcase(f"{line.partition(': ')[0]}: ;\ufffd", self.touches)
+        return every or _JOINS.findall(line) == _JOINS.findall(self.touches)
 
     @property
     def command(self) -> str:

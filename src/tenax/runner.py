@@ -89,6 +89,8 @@ class Lanes:
         self._rendered: dict[str, Rendered] = {}
         """What was sent in the conversations that are folded here."""
         self._made: dict[str, Made | None] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        """When a run that waits is looked at again, whoever comes by before."""
         self._closed = False
         self._me = ""
 
@@ -280,10 +282,13 @@ class Lanes:
         ends = [each.asked.expires_at for each in calls if each.asked and not each.answered]
         late = [each.handed_at + int(each.started.deadline * 1e6) for each in calls
                 if each.started and each.handed and not each.handed.asks]  # fmt: skip
+        if (before := self._timers.pop(history.conversation, None)) is not None:
+            before.cancel()
         if ends or late:
             first = min([*late, max(ends)] if ends else late)
             seconds = max(0.0, (first - self._journal.clock.now_us()) / 1e6) + _FIRST_PAUSE
-            asyncio.get_running_loop().call_later(seconds, self.wake, history.conversation)
+            loop = asyncio.get_running_loop()
+            self._timers[history.conversation] = loop.call_later(seconds, self.wake, history.conversation)
 
     def history(self, conversation: str) -> History:
         """The conversation as this process has folded it, up to some number."""

@@ -107,6 +107,7 @@ _TITLE_SECONDS = 30.0
 _SOURCES_MAX = 10_000
 _FOLDED_AT_ONCE = 5000
 """How many events are folded for a figure, while everybody else waits."""
+_NOT_ASKED = "Nothing was asked there, or it was answered already."
 How = Literal["queue", "steer", "interrupt", "take over"]
 Answer = Literal["once", "conversation", "always", "no"]
 
@@ -173,12 +174,8 @@ class Runtime:
         self.list = LiveList(self.journal)
         self.attachments = Attachments(self.journal)
         self._held = Held(self.journal, config.places.data / "spool", self._on_held(on_held))
-        places = config.places
         self._changes = Changes(
-            self.journal,
-            config.tools_folder,
-            places.data / "files",
-            (places.config, places.data, places.state),
+            self.journal, config.tools_folder, config.places.data / "files", _own_files(config)
         )
         self._rules = Rules(config, allows=self._owner)
         self._redact = Redact(lambda: secrets(self._config))
@@ -204,7 +201,8 @@ class Runtime:
         self._schedules = Scheduler(self.journal, self._why_silent, self._wake)
         self._upkeep: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
-        self._owned: set[str] | None = None
+        self._rests: dict[str, int] = {}
+        """Where nobody was at work when this process looked last, and up to which seq."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -225,23 +223,24 @@ class Runtime:
             self._asking = asyncio.create_task(self._schedules.run(), name="schedules")
 
     async def _look_after(self) -> None:
-        """See to what nobody has any more: at the start all of it, later what somebody had the last time."""
+        """See to what nobody has: at the start all of it, later what came or moved since the last look.
+
+        A run that waits for a sub-agent is looked at each time: who ran that one may have died before it told.
+        """
         await self._held.sweep()
         self._beside("background", self._background.sweep)
-        owned: set[str] = set()
+        rests: dict[str, int] = {}
         for each in await self.journal.unfinished():
             name = each.conversation
             if await self.journal.holder(f"run:{name}") is not None:
-                owned.add(name)
-            elif self._owned is None or name in self._owned or each.run is None:
+                continue
+            rests[name] = (await self.journal.head(name)).head
+            if each.run is None or self._rests.get(name) != rests[name] or await self.journal.delegated(name):
                 if self._serves and await self._can_answer(name):
                     self.lanes.wake(name, patient=False)
                 elif each.run is not None:
                     await self._mend(name, each.run)
-        for name in (self._owned or set()) - {each.conversation for each in await self.journal.unfinished()}:
-            with contextlib.suppress(Gone, NoSuchConversation):
-                await self.lanes.tell(name)  # whoever ran it may have died before it did
-        self._owned = owned
+        self._rests = rests
         self._beside("changes", lambda: self._changes.soon(self._changes.settle(), seconds=60.0))
 
     async def _mend(self, conversation: str, run: str) -> None:
@@ -293,10 +292,8 @@ class Runtime:
             task.cancel()
         await self._lives.close()
         await self.list.close()
-        if self._lanes is not None:
-            await self._lanes.close()
+        await asyncio.gather(*([self._lanes.close()] if self._lanes is not None else []), self.mcp.close())
         await self._background.close()
-        await self.mcp.close()
         await self._readers.close(max(0.5, (until - loop.time()) / 2))
         for agent in (self._agent, *self._before):
             for model in agent.models if agent is not None else ():
@@ -614,7 +611,11 @@ class Runtime:
         await self.lanes.stop(conversation)
 
     async def go_on(self, conversation: str) -> None:
-        """Go on with a run that was interrupted and is not gone on with by itself."""
+        """Go on with a run that was interrupted and is not gone on with by itself, and with what its sub-agents do."""
+        turns = await self.lanes.turns(conversation)
+        for each in run.handed if (run := turns.run or turns.resumable) is not None else ():
+            if each.handed is not None:
+                self.lanes.wake(each.handed.conversation, patient=False, resume=True)
         self.lanes.wake(conversation, resume=True)
 
     async def take_over(self, conversation: str) -> None:
@@ -664,7 +665,7 @@ class Runtime:
         waits = [each.asked for each in run.waits if each.asked is not None] if run is not None else []
         asked = next((each for each in waits if (each.message, each.call) == (message, call)), None)
         if run is None or asked is None:
-            raise InvalidInput("Nothing was asked there, or it was answered already.")
+            raise InvalidInput(_NOT_ASKED)
         if (asked.name == Ask.name and answer != "no") != bool(words.strip()) or len(words) > WORDS_CHARS_MAX:
             raise InvalidInput(
                 f"A question is answered with words, up to {WORDS_CHARS_MAX:,} characters; nothing else is."
@@ -678,7 +679,10 @@ class Runtime:
         why = "The person gave no answer." if asked.name == Ask.name and answer == "no" else ""
         answered = ApprovalAnswered(message, call, answer, by, why, kept, words.strip())
         once = Dedup(f"approval:{conversation}", f"{message}:{call}")
-        await self.journal.append(conversation, [answered], run=run.id, dedup=once)
+        try:
+            await self.journal.append(conversation, [answered], run=run.id, dedup=once)
+        except DedupReused as error:  # from another face, at the same moment
+            raise InvalidInput(_NOT_ASKED) from error
         self.lanes.wake(conversation)
 
     async def _allow_always(self, conversation: str, asked: ApprovalAsked, pattern: str) -> None:
@@ -919,7 +923,8 @@ def _own_files(config: Config) -> list[Path]:
     """What no command may see: the settings with their keys, the store, the logs."""
     places = config.places
     store = [config.store_url.removeprefix("sqlite:///")] if config.store_url.startswith("sqlite:///") else []
-    return [places.config, places.data, places.state, config.file, *map(Path, store)]
+    settings = [config.file, config.file.with_name("secrets.toml")]
+    return [places.config, places.data, places.state, *settings, *map(Path, store)]
 
 
 def _tools(config: Config, rules: Callable[[], Iterable[Rule]]) -> list[Tool[Any]]:

@@ -27,7 +27,7 @@ from tenax.tools import EditFile, ReadFile, WriteFile, snapshot
 from tenax.tools.base import Call as Made
 from tenax.tools.base import Tool
 from tenax.views.transcript import Row
-from tests.support.runs import Hands, asked, config_of, events_of, told
+from tests.support.runs import Hands, asked, config_of, events_of, outcomes, told
 
 
 class ActArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -246,6 +246,44 @@ async def test_what_is_too_much_is_said_once_and_holds_no_turn(
         )
 
 
+async def test_paths_that_no_event_can_hold_fail_no_turn(light: Config) -> None:
+    """They are left out, and that is said; the call has its outcome."""
+
+    def deed(folder: Path) -> None:
+        deep = "/".join(["\1" * 250] * 3)
+        fill(folder, {f"{deep}/{nth}": "x" for nth in range(1000)})
+
+    async with acting(light, "deed", deed=deed) as runtime:
+        name = await runtime.new()
+        await asked(runtime, name, "go")
+        assert await outcomes(runtime, name) == ["completed"]
+        turn = await only(runtime, name)
+        assert 400 < len(turn.files) < 1000
+        assert "more files were changed than are kept" in turn.missed
+
+
+async def test_what_a_person_does_after_a_stop_in_the_middle_of_a_call_is_theirs(light: Config) -> None:
+    """Tenax ended in good order: what the call had changed was looked for then, and not at the next start."""
+    begun = asyncio.Event()
+
+    class Slow(Act):
+        async def run(self, args: ActArgs, call: Made) -> str:
+            fill(call.folder, {"a.txt": "two"})
+            begun.set()
+            await asyncio.sleep(60)
+            return "never"
+
+    fill(light.tools_folder, {"a.txt": "one", "mine.txt": "old"})
+    async with acting(light, "slow").with_tools(Slow()) as runtime:
+        name = await runtime.new()
+        await runtime.submit(name, "go")
+        await begun.wait()
+    fill(light.tools_folder, {"mine.txt": "two days of work"})
+    async with acting(light, "slow").with_tools(Slow()) as runtime:
+        (first, *_) = await runtime.changes(name)
+        assert [each.path for each in first.files] == ["a.txt"]
+
+
 def partial_write(path: str) -> Callable[[Path], Any]:
     return lambda where: (where / path).write_text("y")
 
@@ -306,6 +344,31 @@ def test_a_file_that_is_written_twice_in_a_tick_of_its_clock_is_seen_twice(
         assert after is not None
         found = (path, looks.content(taken.before, before), looks.content(now, after))
         assert found == ("a", str(n - 1).encode(), str(n).encode())
+
+
+async def test_a_store_settings_and_keys_in_the_folder_are_neither_shown_nor_put_back(tmp_path: Path) -> None:
+    """Also where the way to the folder is a link."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    fill(folder, {"own.toml": '[tools]\nfolder = "../link"', "secrets.toml": 'A = "hunter2"'})
+    (folder / "secrets.toml").chmod(0o600)
+    store = folder / "own.db"
+    config = config_of(f"sqlite:///{store}", tmp_path / "home", TENAX_CONFIG=str(folder / "own.toml"))
+
+    def act(at: Path) -> None:
+        (at / "a.txt").write_text("new")
+        for name in ("own.toml", "secrets.toml"):
+            (at / name).write_text((at / name).read_text() + "\n")
+        store.chmod(0o640)  # another than before, and as good
+
+    async with acting(config, "act", act=act) as runtime:
+        name = await runtime.new()
+        await asked(runtime, name, "go")
+        turn = await only(runtime, name)
+        assert [each.path for each in turn.files] == ["a.txt"]
+        assert (await runtime.put_back(name, turn.turn)).done == ["a.txt"]
+        assert store.stat().st_mode & 0o777 == 0o640
 
 
 @pytest.mark.parametrize(("own", "kept"), [("own", {"a", "owner"}), ("", set())])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -165,7 +166,7 @@ class OfServer(Walk):
     """A tool of an MCP server."""
 
     tool = "own__note"
-    script = (Reply(calls=[Call("own__note", {"text": "MCP"})]), "done")
+    script = (Reply(calls=[Call("own__note", {"text": os.devnull})]), "done")
     more = f'[mcp.own]\ncommand = ["{sys.executable}", "-m", "tenax.testing.mcp_server"]\n'
 
     async def go(self, runtime: Runtime, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -279,3 +280,47 @@ async def test_a_sub_agent_that_is_deleted_is_a_result_too(config: Config) -> No
         ((outcome, text),) = await results(runtime, name)
         assert (outcome, "was deleted" in text) == ("failed", True)
         assert prose(await runtime.transcript(name))[-1] == "without it"
+
+
+@pytest.mark.parametrize("says", ["wrote it", HANG])
+async def test_what_another_process_left_of_a_sub_agent_is_seen_to(
+    config: Config, monkeypatch: pytest.MonkeyPatch, says: Reply | str
+) -> None:
+    """It answered there and died before it told the parent, or in the middle: who serves looks, and both come to an end."""
+    cast = Cast([hand_on("plan"), "planned"], {"plan": [WRITE, "wrote it"]})
+    async with runtime_of(config, cast) as runtime:
+        name, seq = await begin(runtime)
+        child = (await card(runtime, name, asks=True)).child
+        await runtime.lanes.idle(child)
+        await runtime.lanes.idle(name)
+        dies = Cast([], {"plan": [WRITE, says]})
+        async with runtime_of(config, dies, serves=False) as other:
+
+            async def dead(conversation: str) -> None:
+                """It tells nobody."""
+
+            monkeypatch.setattr(other.lanes, "tell", dead)
+            (asked,) = await other.questions(child)
+            await other.answer(child, asked.message, asked.call, "once")
+            await until(other, child, *(("model.requested", 2) if says == HANG else ("run.finished", 1)))
+        await runtime._look_after()
+        await settled(runtime, name, seq)
+        assert await results(runtime, name) == [("done", "wrote it")]
+        assert await outcomes(runtime, name) == ["completed"]
+
+
+async def test_going_on_with_a_run_goes_on_with_its_sub_agents(config: Config) -> None:
+    """Where nothing goes on by itself, one yes of the person is enough."""
+    config = replace(config, resume="ask")
+    async with runtime_of(config, Cast([hand_on("plan")], {"plan": [HANG]})) as runtime:
+        name, seq = await begin(runtime)
+        child = (await card(runtime, name, asks=False)).child
+        await until(runtime, child, "model.requested")
+    cast = Cast([hand_on("plan"), "planned"], {"plan": ["wrote it"]})
+    async with runtime_of(config, cast) as runtime:
+        await runtime._look_after()
+        await runtime.lanes.idle(child)
+        assert cast.asked("plan") == 0
+        await runtime.go_on(name)
+        await settled(runtime, name, seq)
+        assert await results(runtime, name) == [("done", "wrote it")]

@@ -43,6 +43,15 @@ def test_the_persons_own_come_first_and_the_outermost_folder_before_the_inner(ho
     assert "they allow nothing" in said
 
 
+def test_who_does_not_run_tenax_sees_nothing_above_the_folder(home: Path) -> None:
+    """What stands in the owner's home is not for them; what is in the folder they can read anyway."""
+    (home / "AGENTS.md").write_text("Mine.")
+    (home / "work" / "repo").mkdir(parents=True, exist_ok=True)
+    (home / "work" / "repo" / "AGENTS.md").write_text("Ours.")
+    said = instructions(home / "work" / "repo", home / "none", home, owner=False)
+    assert ("Ours." in said, "Mine." in said) == (True, False)
+
+
 def test_agents_goes_before_claude_in_one_folder(home: Path) -> None:
     """They are often the same text."""
     (home / "work" / "AGENTS.md").write_text("the one")

@@ -12,6 +12,7 @@ import pytest
 
 import tenax
 from tenax.agent import Limits
+from tenax.agent.loop import Ended, Run
 from tenax.config import Config
 from tenax.errors import InvalidInput
 from tenax.events import (
@@ -182,7 +183,46 @@ async def test_taking_over_from_oneself_ends_the_run_and_answers_at_once(config:
         await proved(runtime)
 
 
+async def test_a_run_that_began_and_lost_its_process_between_two_looks_goes_on(config: Config) -> None:
+    """Who serves never saw its owner."""
+    async with hands(config, ["went on"]) as runtime:
+        await runtime._look_after()
+        name = begin(runtime._sync)
+        place = Policy(config.tools_folder).place
+        dead = [MessageUser([Text("go")], ask=True), RunStarted([2], place=place)]
+        runtime._sync.append(name, dead, run="r_dead")
+        await runtime._look_after()
+        await until(runtime, name, "run.finished", 2)
+        assert await outcomes(runtime, name) == ["interrupted", "completed"]
+
+
 # -- stop -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_stop_that_somebody_else_reads_first_stops_the_run(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The history is shared with sub-agents: one may fold the stop before the run begins to look for it."""
+    go = Run.go
+
+    async def read_first(self: Run) -> Ended:
+        (stop,) = await self.journal.append(self.conversation, [RunStop()], run=self.id)
+
+        def fold() -> None:
+            self.history.turns.apply(stop)
+            self.history.seq = stop.seq
+
+        asyncio.get_running_loop().call_soon(fold)
+        return await go(self)
+
+    monkeypatch.setattr(Run, "go", read_first)
+    async with hands(config, [Reply(words="on and on", hang=True)]) as runtime:
+        name = await runtime.new()
+        await runtime.submit(name, "go")
+        async with asyncio.timeout(5):
+            await until(runtime, name, "run.finished")
+        assert await outcomes(runtime, name) == ["cancelled"]
+
 
 STOPS: dict[str, tuple[Reply, str]] = {
     "before the first token": (Reply(hang=True), "model.requested"),

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import tenax
-from tenax import runtime as runtimes
 from tenax.agent import Limits
 from tenax.events import MessageAssistant, ModelRequested, RunFinished
 from tenax.journal import LOCAL_USER, Journal
@@ -129,15 +128,18 @@ def test_a_kill_at_any_instant_of_parent_and_child_leaves_both_to_go_on(
 
 
 async def test_a_server_wakes_the_parent_of_a_sub_agent_that_ended_in_a_process_that_died(
-    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store_url: str, tmp_path: Path
 ) -> None:
-    """The other process was killed before it could say so; the server was there all along."""
-    monkeypatch.setattr(runtimes, "_UPKEEP_SECONDS", 0.05)
+    """The other process was killed before it could say so; the server was there all along, and looks again."""
     name = new_conversation(store_url)
     async with Runtime(config_of(store_url, tmp_path), models=[cast()], limits=QUICK) as runtime:
         other = Child(answer, store_url, str(tmp_path), name, "child", "run.finished", 0.3)
         assert await asyncio.to_thread(other.finish) == -9
-        await all_answered(runtime, name)
+        answered = asyncio.ensure_future(all_answered(runtime, name))
+        while not answered.done():
+            await runtime._look_after()
+            await asyncio.wait({answered}, timeout=0.1)
+        await answered
         found, shown = await asyncio.to_thread(asked_and_answered, runtime.journal.journal, name)
     assert (found["model.requested"], found["message.assistant"]) == (4, 4)
     assert ("tool", "done", "found it") in shown[0]

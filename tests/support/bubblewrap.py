@@ -72,7 +72,7 @@ def inside(folder: Path) -> list[str]:
 async def use(shell: Shell, folder: Path, conversation: str = "c_1", **arguments: object) -> Done:
     """A call as the loop makes it: through the gate, allowed."""
     gate = Gate([shell])
-    call = Call("ada", conversation, 3, "call", folder)
+    call = Call("local", conversation, 3, "call", folder)
     weighed = gate.weigh("shell", msgspec.json.encode(arguments).decode(), call, allowed={"shell"})
     if not isinstance(weighed, Allowed):
         return Done("failed", getattr(weighed, "message", "a person was asked"))

@@ -71,6 +71,27 @@ async def test_what_the_person_says_is_the_result_also_after_a_restart(config: C
             await runtime.answer(name, ask.message, ask.call, "once", words="Red")
 
 
+async def test_of_two_answers_at_once_the_second_is_told_so(
+    local: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both faces saw the question; one answer stands, and who came later reads a sentence."""
+    runtime, _ = talks(local, ASKS, "painted")
+    async with runtime:
+        name, seq, ask = await asked(runtime)
+        append = runtime.journal.append
+
+        async def first(conversation: str, stored: Any, **how: Any) -> Any:
+            monkeypatch.setattr(runtime.journal, "append", append)
+            await runtime.answer(name, ask.message, ask.call, "once", words="Red")
+            return await append(conversation, stored, **how)
+
+        monkeypatch.setattr(runtime.journal, "append", first)
+        with pytest.raises(InvalidInput, match="answered already"):
+            await runtime.answer(name, ask.message, ask.call, "once", words="Blue")
+        await settled(runtime, name, seq)
+        assert await results(runtime, name) == [("done", "The person answered:\n\nRed")]
+
+
 async def test_a_question_takes_words_and_an_approval_takes_none(local: Config) -> None:
     """No other answer, no rule and nothing allowed beforehand stands for words; bad words are refused with a sentence."""
     write = Call("write_file", {"path": "a.txt", "content": "x"})

@@ -25,7 +25,7 @@ from tenax.runtime import Runtime
 from tenax.testing.mcp_server import KEY
 from tenax.tools import Call as Where
 from tenax.tools import Gate
-from tenax.tools.gate import Allowed, Done
+from tenax.tools.gate import Allowed, Done, Refused
 from tenax.tools.mcp import McpServers, McpTool, Standing
 from tests.support.children import Child, Teller
 from tests.support.runs import config_of, events_of, settled, told, until
@@ -129,6 +129,31 @@ async def test_tools_are_offered_with_what_they_may_do(tmp_path: Path, transport
             assert (await done(servers, "own__picture")).text == (
                 "[image, not shown: image/png, about 3,000 bytes]\n[resource_link, not shown: file:///a]\nhi"
             )
+
+
+@pytest.mark.parametrize(
+    ("tool", "fits"),
+    [("*_file", False), ("*", True), ("own__*", True), ("*__write_file", True), ("[!x]*e", False)],
+)
+def test_a_server_does_not_name_itself_into_a_rule_for_others(tool: str, *, fits: bool) -> None:
+    """A pattern for several tools allows those of a server only where it says so; what it forbids, it forbids there too."""
+    touches = 'own: write_file {"path":"x"}'
+    assert Rule("allow", tool).fits("own__write_file", touches) == fits
+    assert Rule("deny", tool).fits("own__write_file", touches)
+
+
+async def test_what_a_rule_forbids_is_forbidden_however_long_the_arguments_are(tmp_path: Path) -> None:
+    """Also behind words that nobody asked for, which stand before it."""
+    with own("stdio") as settings:
+        async with connected(tmp_path, settings) as servers:
+            gate = Gate(servers.tools(()), [Rule("deny", "own__*", "*secret*"), Rule("allow", "*")])
+            arguments = msgspec.json.encode({"a": "x" * 5000, "text": "secret"}).decode()
+            found = gate.weigh("own__note", arguments, Where("local", "c", 1, "1", Path("/")), allowed=())
+            assert isinstance(found, Refused)
+            assert found.outcome == "denied"
+            arguments = msgspec.json.encode({"text": "x" * 600_000}).decode()  # an event has an end
+            found = gate.weigh("own__note", arguments, Where("local", "c", 1, "1", Path("/")), allowed=())
+            assert isinstance(found, Refused)
 
 
 async def test_a_program_gets_only_what_it_is_given_and_a_key_goes_to_its_header(tmp_path: Path) -> None:

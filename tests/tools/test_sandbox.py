@@ -216,6 +216,72 @@ async def test_what_git_runs_for_the_person_later_is_not_written(folder: Path, *
     assert code == 0, output
 
 
+PLANT = "cp -r {git} evil; git config -f evil/config core.fsmonitor 'touch {mark}; false'; "
+
+
+@pytest.mark.parametrize("repository", [".", "deep/er", "sub"])
+@pytest.mark.parametrize("file", ["commondir", "config.worktree"])
+async def test_no_command_leads_git_to_other_settings(folder: Path, repository: str, file: str) -> None:
+    """Git looks for its settings where `commondir` says, and in a file for each folder: neither is there afterwards."""
+    (folder / repository).mkdir(parents=True)
+    git, mark = folder / repository / ".git", folder / "ran"
+    _git(folder / repository, "init", "-q")
+    _git(folder / repository, "config", "extensions.worktreeConfig", "true")
+    if repository == "sub":  # as git keeps a repository in another one
+        _git(folder, "init", "-q")
+        (folder / ".git" / "modules").mkdir()
+        git = git.rename(folder / ".git" / "modules" / "sub")
+        (folder / "sub" / ".git").write_text("gitdir: ../.git/modules/sub\n")
+    plant = PLANT.format(git=git, mark=mark)
+    plant += f"(echo {folder}/evil > {git}/{file})" if file == "commondir" else f"cp evil/config {git}/{file}"
+    _, code = await said(await Sandbox().start(f"{plant}; true", folder))
+    assert f"it wrote {file}" in str(code)
+    assert not (git / file).exists()
+    began = time.monotonic()
+    _, code = await said(await Sandbox().start(f"{plant}; sleep 10", folder))
+    assert (time.monotonic() - began < 3, not (git / file).exists()) == (True, True), code
+    _git(folder / repository, "status")
+    assert not mark.exists()
+
+
+async def test_repositories_in_the_folder_and_what_stands_for_one_stay(folder: Path) -> None:
+    """A repository further down, and the file that says where that of a worktree is."""
+    for name in ("nested", "tree"):
+        (folder / name).mkdir(parents=True)
+    _git(folder / "nested", "init", "-q")
+    (folder / ".git").write_text("gitdir: /nowhere\n")
+    (folder / "tree" / ".git").write_text("gitdir: /nowhere\n")
+    tries = (
+        "git -C nested config core.fsmonitor evil",
+        "echo evil > nested/.git/hooks/pre-commit",
+        "mv nested/.git nested/away",
+        "echo gitdir: evil > .git",
+        "echo gitdir: evil > tree/.git",
+        "rm .git",
+        "mv tree/.git away",
+    )
+    output, _ = await said(
+        await Sandbox().start("; ".join(f"({each}) && echo DONE" for each in tries), folder)
+    )
+    assert "DONE" not in output
+
+
+@pytest.mark.parametrize("name", [".git", ".git/config", ".git/hooks"])
+async def test_a_link_in_the_place_of_a_repository_is_refused(folder: Path, name: str) -> None:
+    """A command could put another there; further down it is only not covered, wherever it leads."""
+    (folder / "deep").mkdir(parents=True)
+    _git(folder / "deep", "init", "-q")
+    (folder / "deep" / name).rename(folder.parent / "elsewhere")
+    (folder / "deep" / name).symlink_to(folder.parent / "elsewhere")
+    assert (await said(await Sandbox().start("true", folder)))[1] == 0
+    with pytest.raises(ToolFailed, match=f"{name} is a link"):
+        await Sandbox().start("true", folder / "deep")
+
+
+def _git(folder: Path, *arguments: str) -> None:
+    subprocess.run(["git", "-C", folder, *arguments], check=False, capture_output=True, timeout=20)
+
+
 OURS = """
 import sys, uvloop
 from pathlib import Path
@@ -257,6 +323,16 @@ async def test_a_folder_that_holds_more_is_refused(place: str, folder: Path) -> 
     with pytest.raises(ToolFailed, match="No command is run in"):
         await Sandbox().start("true", Path(place.replace("~", str(HOME))))
     assert not (place.endswith("/x") and _is_there(place))
+
+
+async def test_a_home_is_one_whatever_the_environment_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another HOME does not open that of the user that we are, with its keys."""
+    real = HOME.resolve()
+    monkeypatch.setenv("HOME", str(folder))
+    with pytest.raises(ToolFailed, match="No command is run in"):
+        await Sandbox().start("true", real)
 
 
 async def test_a_folder_that_holds_our_own_data_is_refused(folder: Path) -> None:

@@ -226,8 +226,10 @@ async def test_what_a_command_leaves_running_ends_with_it(folder: Path) -> None:
     assert inside(folder) == []
 
 
-def weighed(tool: Tool[Any], *, rules: tuple[Rule, ...] = (), **arguments: Any) -> Allowed | Asks | Refused:
-    call = Call("ada", "c_1", 3, "call", Path("nowhere"))
+def weighed(
+    tool: Tool[Any], *, rules: tuple[Rule, ...] = (), user: str = "local", **arguments: Any
+) -> Allowed | Asks | Refused:
+    call = Call(user, "c_1", 3, "call", Path("nowhere"))
     return Gate([tool], rules).weigh(
         tool.name, msgspec.json.encode(arguments).decode(), call, allowed={"shell", "shell_start"}
     )
@@ -237,7 +239,8 @@ def tools(sandbox: Sandbox) -> list[Tool[Any]]:
     async def nothing(finished: Finished) -> None:
         pass
 
-    return [Shell(sandbox, REDACT), Background(sandbox, nothing, Path("/nowhere"), "ada", REDACT).tools()[0]]
+    background = Background(sandbox, nothing, Path("/nowhere"), "local", REDACT)
+    return [Shell(sandbox, REDACT), background.tools()[0]]
 
 
 def test_a_person_is_asked(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -276,6 +279,47 @@ def test_nobody_is_asked_for_what_cannot_be_run(arguments: dict[str, Any]) -> No
     assert isinstance(weighed(Shell(Sandbox(), REDACT), **arguments), Refused)
 
 
+def test_who_does_not_run_tenax_allows_no_command_outside_of_the_sandbox(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Another user answers their own questions: they get neither this machine's network nor the rights of its owner."""
+    for tool in tools(Sandbox()):
+        assert isinstance(weighed(tool, command="ls", user="berta"), Allowed)
+        assert isinstance(weighed(tool, command="ls", user="berta", network=True), Refused)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for tool in tools(Sandbox()):
+        refused = weighed(tool, command="ls", user="berta")
+        assert isinstance(refused, Refused)
+        assert "only the person who runs this Tenax" in refused.message
+
+
+@pytest.mark.parametrize(
+    ("allowed", "command", "asks"),
+    [
+        ("git status*", "git status -s", False),
+        ("git status*", "git status; rm -rf .", True),
+        ("git status*", "git status\nrm -rf .", True),
+        ("git status*", "git status && rm -rf .", True),
+        ("git log * | head*", "git log -3 | head -1", False),
+        ("git log * | head*", "git log `rm -rf .` | head", True),
+        ("echo ?*", "echo $(rm -rf .)", True),
+        ("grep * x", "grep a > x", True),
+        ("*", "a; b | c", False),
+    ],
+)
+def test_a_rule_for_a_command_is_none_for_what_stands_behind_it(
+    folder: Path, allowed: str, command: str, *, asks: bool
+) -> None:
+    """A pattern fills words in, and no second command; only one for every command allows all of it."""
+    shell = Shell(Sandbox(), REDACT)
+    call = Call("local", "c_1", 3, "call", folder)
+    arguments = msgspec.json.encode({"command": command}).decode()
+    gate = Gate([shell], [Rule("allow", "shell", f"in the sandbox: {allowed}")])
+    assert isinstance(gate.weigh("shell", arguments, call, allowed=()), Asks) == asks
+    denied = Gate([shell], [Rule("allow", "*"), Rule("deny", "shell", f"*{command[:3]}*")])
+    assert isinstance(denied.weigh("shell", arguments, call, allowed=()), Refused)
+
+
 async def test_without_a_sandbox_commands_run_all_the_same(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -284,7 +328,7 @@ async def test_without_a_sandbox_commands_run_all_the_same(
     shell = Shell(Sandbox(), REDACT)
     gate = Gate([shell])
     arguments = msgspec.json.encode({"command": f"echo {KEY} > file; cat file; read x; echo $?"}).decode()
-    asked = gate.weigh("shell", arguments, Call("ada", "c_1", 3, "call", folder), allowed=())
+    asked = gate.weigh("shell", arguments, Call("local", "c_1", 3, "call", folder), allowed=())
     assert isinstance(asked, Asks)
     permit = gate.approve(asked, arguments)
     assert isinstance(permit, Allowed)
@@ -309,7 +353,7 @@ class Behind:
         self.told: list[Finished] = []
         self.away, self.tries = False, 0
         self.traces = folder / "traces"
-        self.background = Background(Sandbox(), self._hear, self.traces, "ada", REDACT)
+        self.background = Background(Sandbox(), self._hear, self.traces, "local", REDACT)
         self.gate = Gate(self.background.tools())
 
     async def _hear(self, finished: Finished) -> None:
@@ -319,7 +363,7 @@ class Behind:
         self.told.append(finished)
 
     async def use(self, name: str, conversation: str = "c_1", **arguments: object) -> Done:
-        call = Call("ada", conversation, 3, "call", self.folder)
+        call = Call("local", conversation, 3, "call", self.folder)
         given = self.gate.weigh(name, msgspec.json.encode(arguments).decode(), call, allowed={"shell_start"})
         assert isinstance(given, Allowed)
         return await self.gate.perform(given, approved_arguments=None)
@@ -564,6 +608,21 @@ async def test_an_end_that_cannot_be_told_now_is_told_later(folder: Path) -> Non
         assert [each.id for each in it.told] == [name]
         assert "[exit code 5," in it.told[0].text
         assert [each.name for each in it.traces.iterdir()] == ["p_00000000"]
+
+
+async def test_an_end_that_is_being_told_holds_up_no_stop(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store takes nothing: closing is soon done, and the next one tells how it really ended."""
+    async with behind(folder) as it:
+        monkeypatch.setattr(it.background, "_tell", lambda _finished: asyncio.sleep(60))
+        name = await it.start("exit 5")
+        await until(lambda: it.background._processes[name].ending is not None)
+        async with asyncio.timeout(1.5):
+            await it.background.close()
+    async with behind(folder) as it:
+        await it.background.sweep()
+        assert ["[exit code 5," in each.text for each in it.told] == [True]
 
 
 async def test_a_deleted_conversation_leaves_nothing_running(folder: Path) -> None:

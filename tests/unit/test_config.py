@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tenax.config import MCP, MODEL, RULE, SECTIONS, TOP, Config, load, shown
+from tenax.config import MCP, MODEL, RULE, SECTIONS, TOP, Config, load, secrets, shown
 from tenax.errors import ConfigError
 from tenax.rules import Rule
 
@@ -487,5 +487,24 @@ def test_tools_never_work_on_what_is_tenaxs_own(env: dict[str, str]) -> None:
     write(env, '[tools]\nfolder = "/"')
     with pytest.raises(ConfigError, match="holds Tenax's own files"):
         load(env)
+    home = Path(env["TENAX_HOME"])
+    (home / "link").symlink_to(home)
+    for way_round in ("link", "work/.."):  # relative to the data folder
+        write(env, f'[tools]\nfolder = "{way_round}"')
+        with pytest.raises(ConfigError, match="holds Tenax's own files"):
+            load(env)
     write(env, '[tools]\nfolder = "/srv/work"')
     assert str(load(env).tools_folder) == "/srv/work"
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("postgresql://ada:hunter%402@db/t", {"hunter%402", "hunter@2"}),
+        ("postgresql://db/t?user=a&password=hunter2&x=1", {"hunter2"}),
+        ("postgresql://ada@db/t", set()),
+    ],
+)
+def test_the_password_in_an_address_is_a_secret_too(url: str, found: set[str]) -> None:
+    """What tools say is searched for it, as it is written and as it is meant."""
+    assert set(secrets(load({"HOME": "/home/ada", "TENAX_STORE": url}))) == found

@@ -31,12 +31,12 @@ NOTE: Final = (
 def instructions(folder: Path, personal: Path, home: Path, *, owner: bool = True) -> str:
     """What the files say, for the beginning of a prompt; "" where there are none. Whatever cannot be read is left out.
 
-    The personal one is for its owner only.
+    The personal one is for its owner only, and so is what stands above the folder.
     """
     said = []
     if owner and (own := read(personal)):
         said.append(f"The person's own instructions:\n\n{own}")
-    above = [folder, *folder.parents][:_FOLDERS_MAX]
+    above = [folder, *(folder.parents if owner else ())][:_FOLDERS_MAX]
     if home in above:
         above = above[: above.index(home) + 1]
     found = [each for place in reversed(above) if (each := _of_folder(place, personal))]

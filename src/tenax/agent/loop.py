@@ -62,6 +62,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _WATCH_PAUSE = 0.03
+_TELL_SECONDS = 1.0
 _RESTING_BYTES_MAX = 4_000_000
 RENDERER = 2
 """Moves when the same events would be rendered to other bytes."""
@@ -236,7 +237,7 @@ class Run:
 
     async def go(self) -> Ended:
         """Answer. The run is finished, parked or lost when this returns."""
-        watcher = asyncio.create_task(self._watch(), name=f"watch {self.id}")
+        watcher = asyncio.create_task(self._watch(self.history.seq), name=f"watch {self.id}")
         try:
             return await self._steps()
         except LeaseLost:
@@ -313,9 +314,8 @@ class Run:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 5.0)
 
-    async def _watch(self) -> None:
+    async def _watch(self, seq: int) -> None:
         """Notice a stop, an interruption or a take-over while something is under way. It need not hurry."""
-        seq = self.history.seq
         while True:
             await asyncio.sleep(_WATCH_PAUSE)
             with contextlib.suppress(TenaxError):  # the run itself meets whatever is wrong
@@ -685,7 +685,11 @@ class Run:
         approved = each.asked.arguments if permit.approved and each.asked is not None else None
         async with self._watched(step, each, permit) as watch:
             task = asyncio.create_task(self.agent.gate.perform(permit, approved_arguments=approved))
-            done = await self._unless_stopped(task)
+            try:
+                done = await self._unless_stopped(task)
+            except asyncio.CancelledError:
+                await self._tell_changes(watch)
+                raise
             changed = await watch.events() if watch is not None else []
             if done is not None and done.at is None:
                 await self._finished(step, each, done, *changed)
@@ -704,6 +708,15 @@ class Run:
             return contextlib.nullcontext()
         also = [permit.touches] if permit.tool.paths else []
         return self._changes.around(self.conversation, self.id, step.message, each.call.id, also)
+
+    async def _tell_changes(self, watch: Watch | None) -> None:
+        """The process ends in the middle of a call. What that changed is told now: what moves later is not its own."""
+        if watch is not None:
+            with contextlib.suppress(TenaxError, TimeoutError):
+                async with asyncio.timeout(_TELL_SECONDS):
+                    if changed := await watch.events():
+                        await self.record(*changed)
+                    watch.stored()
 
     async def _handed(self, step: Step, each: OpenCall, tool: Tool[Any], at: Elsewhere) -> None:
         """It goes on elsewhere: not for longer than the tool may take, but for the time that a person takes to answer."""

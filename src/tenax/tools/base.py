@@ -77,6 +77,8 @@ class Tool(abc.ABC, Generic[A]):
     """A person is asked, unless a rule allows it."""
     paths: bool = False
     """What it touches is a path, so a rule may be about the folder that it is in."""
+    line: bool = False
+    """What it touches is a command line, so a rule that allows one allows no other behind it."""
 
     @abc.abstractmethod
     def touches(self, args: A, call: Call) -> str:

@@ -144,7 +144,7 @@ class Gate:
         except (Exception, SystemExit) as error:  # noqa: BLE001  (a tool may be anybody's; what it raises is told)
             return Refused(_trimmed(_told(tool, error))[0])
         weighed = (tool, args, arguments, call, touches)
-        verdicts = self._verdicts(name, touches)
+        verdicts = self._verdicts(tool, touches)
         if "deny" in verdicts:
             return Refused(_forbidden(name, touches), "denied")
         if standing and (not tool.asks or "allow" in verdicts or name in allowed):
@@ -173,7 +173,7 @@ class Gate:
             return Done("denied", "This permit was used already, or is not of this gate.")
         if approved_arguments != (permit.arguments if permit.approved else None):
             return Done("denied", "The arguments are not those that were approved, so the call was not made.")
-        if "deny" in self._verdicts(tool.name, permit.touches):  # one that was made while this call waited
+        if "deny" in self._verdicts(tool, permit.touches):  # one that was made while this call waited
             return Done("denied", _forbidden(tool.name, permit.touches))
         if len(self._stuck) >= STUCK_MAX:
             return Done(
@@ -198,8 +198,8 @@ class Gate:
         )
         return Refused(_trimmed(f"There is no tool {name[:100]!r}. {way_on}")[0])
 
-    def _verdicts(self, name: str, touches: str) -> set[str]:
-        return {rule.verdict for rule in self._rules() if rule.fits(name, touches)}
+    def _verdicts(self, tool: Tool[Any], touches: str) -> set[str]:
+        return {each.verdict for each in self._rules() if each.fits(tool.name, touches, line=tool.line)}
 
     def _permit(self, permit: Allowed) -> Allowed:
         self._permits.add(permit)

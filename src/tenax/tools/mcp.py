@@ -54,7 +54,7 @@ _DESCRIPTION_CHARS = 2000
 _TOOL_CHARS, _ALL_CHARS = 20_000, 100_000
 _HINTS: Final = ("read_only_hint", "idempotent_hint")
 _NAME_CHARS, _TOLD_CHARS = 64, 200
-_ARGUMENTS_CHARS = 300
+_ARGUMENTS_CHARS_MAX: Final = 500_000
 _SAID_BYTES = 500
 _CACHE_BYTES_MAX: Final = 4 * 1024 * 1024
 
@@ -116,11 +116,10 @@ class McpTool(Tool[Any]):
         self.effect = "pure" if not self.asks else "idempotent" if trusted and told.repeats else "once"
 
     def touches(self, args: Any, call: Call) -> str:  # noqa: ANN401, ARG002  (the contract's signature)
-        said = msgspec.json.encode(args, order="sorted")
-        line = said.decode()
-        if len(line) > _ARGUMENTS_CHARS:  # cut, but still of these arguments alone
-            line = f"{line[:_ARGUMENTS_CHARS]} ... sha256 {hashlib.sha256(said).hexdigest()}"
-        return f"{self._server.settings.name}: {self._told.name} {line}"
+        said = msgspec.json.encode(args, order="sorted").decode()  # all of it: a rule may forbid any part
+        if len(said) > _ARGUMENTS_CHARS_MAX:
+            raise ToolFailed(f"The arguments may have {_ARGUMENTS_CHARS_MAX:,} characters.")
+        return f"{self._server.settings.name}: {self._told.name} {said}"
 
     async def run(self, args: Any, call: Call) -> str:  # noqa: ANN401, ARG002
         return await self._server.call(self._told, args)

@@ -14,19 +14,23 @@ import contextlib
 import functools
 import os
 import platform
+import pwd
 import shutil
 import signal
 import stat
 import struct
 import subprocess
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from tenax.errors import ToolFailed
 from tenax.tools.base import aside
+from tenax.tools.paths import parent_of
 
 __all__ = ["FILE_BYTES_MAX", "PROCESSES_MAX", "Ending", "Running", "Sandbox", "start_bare"]
 
@@ -38,6 +42,9 @@ _START_SECONDS = 10.0
 _END_SECONDS = 4.0
 """Shorter than the grace that the gate gives a call."""
 _LOOK_SECONDS = 0.1
+_FOLDERS_MAX = 1000
+"""So many are looked through for repositories, the nearest first."""
+_REPOSITORIES_MAX = 50
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _HOME = "/tmp/home"  # noqa: S108  (a place in the sandbox's own /tmp)
 _PLAIN = {"PATH": _PATH, "LANG": "C.UTF-8", "TERM": "dumb"}
@@ -101,6 +108,27 @@ class Ending(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class _Repositories(NamedTuple):
+    """What stands in a folder that git acts upon: how it is mounted, and which files may not come to be there."""
+
+    folder: Path
+    mounts: list[str]
+    forbidden: list[Path]
+
+    def planted(self) -> str:
+        """The sentence for such a file, once there is one."""
+        found = next((each for each in self.forbidden if os.path.lexists(each)), None)
+        return f"it wrote {found.name} in a repository, where git finds what to run" if found else ""
+
+    def clear(self) -> None:
+        for each in self.forbidden if self.planted() else ():
+            with (
+                contextlib.suppress(OSError, ToolFailed),
+                parent_of(self.folder, list(each.relative_to(self.folder).parts), make=False) as parent,
+            ):
+                os.unlink(each.name, dir_fd=parent)
+
+
 class Running:
     """A command at work, and the way to end all of it: its namespace by `init`, or else its group."""
 
@@ -111,9 +139,11 @@ class Running:
         transports: list[asyncio.ReadTransport],
         init: int | None = None,
         status: asyncio.StreamReader | None = None,
+        repositories: _Repositories | None = None,
     ) -> None:
         self.output = output
         self._process, self._transports, self._init, self._status = process, transports, init, status
+        self._repositories = repositories or _Repositories(Path(), [], [])
         self._pidfd = os.pidfd_open(init) if init is not None else None
         self._since = time.monotonic()
 
@@ -134,6 +164,9 @@ class Running:
         took = time.monotonic() - self._since
         if code == 1 and self._status is not None and b"exit-code" not in await self._status.read(4096):
             code, why = None, "the sandbox could not be set up"
+        if planted := self._repositories.planted():
+            code, why = None, planted
+            await aside(lambda _deserted: self._repositories.clear())
         return Ending(code, why, took)
 
     async def end(self) -> None:
@@ -183,6 +216,8 @@ class Running:
         while True:
             if self._pidfd is not None and (why := self._excess(Path(f"/proc/{self._init}/root/proc"))):
                 return why
+            if why := self._repositories.planted():
+                return why
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _excess(self, proc: Path) -> str:
@@ -221,9 +256,9 @@ class Sandbox:
         """Begin this command line in the folder. Raises ToolFailed."""
         if why := self.why_not():
             raise ToolFailed(why)
-        folder = await aside(lambda _deserted: self._checked(folder))
+        found = await aside(lambda _deserted: _repositories(self._checked(folder)))
         # A caller that goes away meanwhile leaves nothing behind.
-        begin = asyncio.ensure_future(self._begin(command, folder, network=network))
+        begin = asyncio.ensure_future(self._begin(command, found, network=network))
         try:
             return await asyncio.shield(begin)
         except asyncio.CancelledError:
@@ -237,7 +272,7 @@ class Sandbox:
         """The folder, without links on the way to it. Refuses one that holds what a command must not see."""
         folder = folder.resolve()
         own = [Path(each) for each in (*_SYSTEM, *_CLOSED, "/etc", "/tmp", "/var/tmp")]  # noqa: S108  (they are kept out)
-        kept = [*own, Path.home().resolve(), *self._hidden]
+        kept = [*own, *_homes(), *self._hidden]
         if any(each.is_relative_to(folder) for each in kept):
             raise ToolFailed(
                 f"No command is run in {folder}: it holds more than a command may touch, such as keys or Tenax's own data.",
@@ -251,14 +286,14 @@ class Sandbox:
             raise ToolFailed(f"The conversation's folder cannot be used: {error.strerror}.") from error
         return folder
 
-    async def _begin(self, command: str, folder: Path, *, network: bool) -> Running:
+    async def _begin(self, command: str, found: _Repositories, *, network: bool) -> Running:
         limits = ["/bin/sh", "-c", _INSIDE, "sh", str(_memory_max() // 1024)]
         read, write = os.pipe()
         status, transport = await _reader(read)
         with _given(_filter(), _PASSWD.encode(), _GROUP.encode()) as given:
             try:
                 wrap = [str(shutil.which("bwrap")), "--json-status-fd", str(write)]
-                wrap += _arguments(given, folder, self._hidden, network=network)
+                wrap += _arguments(given, found, self._hidden, network=network)
                 process, output, shown = await _spawn(
                     [*wrap, *limits, *_shell(command)], {**_PLAIN, "HOME": _HOME}, Path("/"), (*given, write)
                 )
@@ -270,7 +305,7 @@ class Sandbox:
         try:
             line = await asyncio.wait_for(status.readline(), _START_SECONDS)
             init = msgspec.json.decode(line)["child-pid"]
-            running = Running(process, output, [shown, transport], init, status)
+            running = Running(process, output, [shown, transport], init, status, found)
         except (TimeoutError, msgspec.DecodeError, ProcessLookupError) as error:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -280,6 +315,15 @@ class Sandbox:
             raise ToolFailed(f"The sandbox could not be set up, so nothing was run. {said}") from error
         _go(process)
         return running
+
+
+def _homes() -> Iterator[Path]:
+    """Where people have their keys, whatever our environment says."""
+    yield Path.home().resolve()
+    with contextlib.suppress(KeyError):  # a number without a name
+        yield Path(pwd.getpwuid(os.geteuid()).pw_dir).resolve()
+    with contextlib.suppress(OSError):
+        yield from Path("/home").iterdir()
 
 
 async def start_bare(command: str, folder: Path) -> Running:
@@ -382,10 +426,14 @@ def _shell(command: str) -> list[str]:
 
 
 def _arguments(
-    given: tuple[int, ...], folder: Path | None = None, hidden: Iterable[Path] = (), *, network: bool = False
+    given: tuple[int, ...],
+    found: _Repositories | None = None,
+    hidden: Iterable[Path] = (),
+    *,
+    network: bool = False,
 ) -> list[str]:
     calls, passwd, group = map(str, given)
-    found = [
+    wrap = [
         *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
         *([] if network else ["--unshare-net"]),
         *("--uid", "1000", "--gid", "1000", "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--as-pid-1"),
@@ -396,34 +444,66 @@ def _arguments(
         if (
             any(each.is_relative_to(name) for name in _SYSTEM) and each.exists()
         ):  # no command can move it there
-            found += ["--tmpfs", str(each if each.is_dir() else each.parent)]
+            wrap += ["--tmpfs", str(each if each.is_dir() else each.parent)]
     for name in _UNREAD:
         if Path("/proc", name).exists():
-            found += ["--ro-bind", "/dev/null", f"/proc/{name}"]
-    found += ["--remount-ro", "/proc", "--dev", "/dev", "--size", str(FILE_BYTES_MAX), "--tmpfs", "/dev/shm"]  # noqa: S108  (its own)
-    found += _devices()
-    found += ["--remount-ro", "/dev", "--size", str(FILE_BYTES_MAX), "--tmpfs", "/tmp", "--dir", _HOME]  # noqa: S108  (its own)
+            wrap += ["--ro-bind", "/dev/null", f"/proc/{name}"]
+    wrap += ["--remount-ro", "/proc", "--dev", "/dev", "--size", str(FILE_BYTES_MAX), "--tmpfs", "/dev/shm"]  # noqa: S108  (its own)
+    wrap += _devices()
+    wrap += ["--remount-ro", "/dev", "--size", str(FILE_BYTES_MAX), "--tmpfs", "/tmp", "--dir", _HOME]  # noqa: S108  (its own)
     if network:
-        found += ["--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
-    if folder is not None:
-        found += ["--bind", str(folder), str(folder), *_repository(folder), "--chdir", str(folder)]
-    return [*found, "--remount-ro", "/", "--"]
+        wrap += ["--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
+    if found is not None:
+        folder = str(found.folder)
+        wrap += ["--bind", folder, folder, *found.mounts, "--chdir", folder]
+    return [*wrap, "--remount-ro", "/", "--"]
 
 
-def _repository(folder: Path) -> list[str]:
+def _repositories(folder: Path) -> _Repositories:
     """What git would run for the person later stays as it is: no command may write its hooks or its settings.
 
-    The repository is mounted upon itself, so that it cannot be moved away and made anew.
+    A repository is mounted upon itself, so that it cannot be moved away and made anew. What could only be missing cannot
+    be covered without leaving something there: who writes it is ended.
     """
-    git = folder / ".git"
-    if git.is_symlink() or not git.is_dir():
-        return []
-    found = ["--bind", str(git), str(git)]
-    for each in (str(git / "config"), str(git / "hooks")):
-        found += (
-            ["--ro-bind", each, each] if os.path.lexists(each) else ["--tmpfs", each, "--remount-ro", each]
-        )
-    return found
+    mounts: list[str] = []
+    forbidden: list[Path] = []
+    places, looked, count = deque([(str(folder), False)]), 0, 0
+    no_links = {str(folder): {".git"}, f"{folder}/.git": {"config", "hooks"}}
+    while places and looked < _FOLDERS_MAX and count < _REPOSITORIES_MAX:
+        (place, inside), looked = places.popleft(), looked + 1
+        try:
+            with os.scandir(place) as listed:
+                entries = list(listed)
+            names = {each.name: each.is_dir(follow_symlinks=False) for each in entries}
+            links = {each.name for each in entries if each.is_symlink()}
+        except OSError:  # it went away, or may not be read
+            continue
+        for name in links & no_links.get(place, set()):
+            shown = f"{place}/{name}".removeprefix(f"{folder}/")
+            raise ToolFailed(
+                f"No command is run in {folder}: {shown} is a link, and a command could put another there.",
+                hint="put in its place what it leads to",
+            )
+        is_git = place.endswith("/.git")
+        if place == f"{folder}/.git" or ((is_git or inside) and "HEAD" in names):
+            count += 1
+            whole = is_git or "objects" in names
+            mounts += ["--bind", place, place]
+            for name in ("config", "hooks", "config.worktree", "commondir"):
+                each = f"{place}/{name}"
+                if name == "commondir" and whole:  # only a worktree has one
+                    forbidden.append(Path(each))
+                elif name in names:
+                    mounts += ["--ro-bind", each, each] if name not in links else []
+                elif whole and name in {"config", "hooks"}:
+                    mounts += ["--tmpfs", each, "--remount-ro", each]
+                else:
+                    forbidden.append(Path(each))
+            names = {name: names[name] for name in ("modules", "worktrees") if name in names}
+        elif names.get(".git") is False and ".git" not in links:
+            mounts += ["--ro-bind", f"{place}/.git", f"{place}/.git"]
+        places += [(f"{place}/{name}", inside or is_git) for name, is_folder in names.items() if is_folder]
+    return _Repositories(folder, mounts, forbidden)
 
 
 @functools.cache

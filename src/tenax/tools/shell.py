@@ -29,6 +29,7 @@ import msgspec
 from msgspec import Meta
 
 from tenax.errors import TenaxError, ToolFailed
+from tenax.journal import LOCAL_USER
 from tenax.tools.base import Call, Effect, Tool, aside
 from tenax.tools.redact import Redact
 from tenax.tools.sandbox import FILE_BYTES_MAX, Ending, Running, Sandbox, start_bare
@@ -46,6 +47,8 @@ _ENDED_MAX = 64
 """Ended ones that can still be read, of all conversations."""
 _START_SECONDS = 20.0
 _CLOSE_SECONDS = 5.0
+_LAST_SECONDS = 0.5
+"""How long an end that is being told is waited for when Tenax stops: the next start tells it."""
 _COMMAND_BYTES_MAX = 100_000
 _HEAD_CHARS, _TAIL_CHARS = 18_000, 9_000
 _EDGE_BYTES = 65_536
@@ -53,6 +56,7 @@ _READ_BYTES = 24_000
 _FLOOD_BYTES = 16 * 1024 * 1024
 _DRAIN_SECONDS = 1.0
 _SIGNALLED = 128
+_OUTSIDE = "only the person who runs this Tenax may have a command without the sandbox, or with network"
 _NOTE = "[From Tenax, not from the person] The background process"
 
 _ESCAPES = re.compile(
@@ -174,6 +178,7 @@ class _Runs(Tool[Any]):
 
     effect = "once"
     asks = True
+    line = True
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -185,13 +190,15 @@ class _Runs(Tool[Any]):
         """Whatever was allowed before: a person is asked for this one."""
         return self._bare or args.network
 
-    def touches(self, args: StartArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
+    def touches(self, args: StartArgs, call: Call) -> str:
         try:
             size = len(args.command.encode())
         except UnicodeEncodeError as error:
             raise ToolFailed("The command holds half of a surrogate pair, which is no text.") from error
         if not args.command.strip() or "\0" in args.command or size > _COMMAND_BYTES_MAX:
             raise ToolFailed(f"A command is a text of 1 to {_COMMAND_BYTES_MAX:,} bytes, without NUL.")
+        if call.user != LOCAL_USER and self.always_asks(args):  # others answer their own questions
+            raise ToolFailed(f"It was not run: {_OUTSIDE}.")
         if self._bare:
             return f"WITHOUT A SANDBOX: {args.command}"
         return f"{'with network' if args.network else 'in the sandbox'}: {args.command}"
@@ -311,7 +318,7 @@ class Background:
     async def close(self, conversation: str | None = None) -> None:
         """End all of them: the next start tells it. Or those of a conversation that is deleted: nobody is told."""
         gone = [each for each in self._processes.values() if conversation in {None, each.told.conversation}]
-        await self._end(gone)
+        await self._end(gone, _CLOSE_SECONDS if conversation is not None else _LAST_SECONDS)
         for each in gone:
             self._processes.pop(each.told.id, None)
             if conversation is not None:
@@ -335,12 +342,12 @@ class Background:
             )
         return process
 
-    async def _end(self, processes: list[_Process]) -> None:
+    async def _end(self, processes: list[_Process], seconds: float = _CLOSE_SECONDS) -> None:
         for each in processes:
             each.stopped = each.stopped or each.ending is None
         await asyncio.gather(*(each.running.end() for each in processes))
         if tasks := {each.task for each in processes if each.task is not None}:
-            _, late = await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
+            _, late = await asyncio.wait(tasks, timeout=seconds)
             for task in late:
                 task.cancel()
 

@@ -97,8 +97,11 @@ class Snapshots:
     def __init__(self, folder: Path, place: Path, hidden: Iterable[Path]) -> None:
         self._folder = folder
         self._place = place / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-        inside = [each.relative_to(folder) for each in hidden if each.is_relative_to(folder)]
-        self._hidden = tuple(f"{each}/".removeprefix("./") for each in inside)
+        real, own = folder.resolve(), [each.resolve() for each in hidden]
+        inside = [(each.relative_to(real), each.is_file()) for each in own if each.is_relative_to(real)]
+        # of a file also what SQLite puts beside it
+        names = [f"{each}{end}" for each, is_file in inside for end in ("/", "-")[: 1 + is_file]]
+        self._hidden = tuple(each.removeprefix("./") for each in names)
 
     def take(self, about: About, deserted: threading.Event) -> Taken | None:
         """Keep the folder as it is now; None if nobody waits for it any more."""
@@ -185,9 +188,9 @@ class Snapshots:
         old = self._last()
         now = Manifest(old.pack, time.time_ns(), {}, "")
         with (self._place / old.pack).open("ab") as pack:
-            look = _Look(self._folder, old, now, pack)
+            look = _Look(self._folder, old, now, pack, self._hidden)
             try:
-                look.walk(self._hidden)
+                look.walk()
             except Enough:
                 now.missed = f"The folder has more than {ENTRIES_MAX:,} files and folders: what changed in the others is not known."
             look.add(also)
@@ -215,20 +218,22 @@ class Snapshots:
 class _Look:
     """One look at a folder: what moved since the old one is read, and added to the pack."""
 
-    def __init__(self, folder: Path, old: Manifest, now: Manifest, pack: IO[bytes]) -> None:
+    def __init__(
+        self, folder: Path, old: Manifest, now: Manifest, pack: IO[bytes], hidden: tuple[str, ...]
+    ) -> None:
         self._folder, self._old, self._now, self._pack = folder, old.files, now, pack
+        self._hidden = hidden
         self._racy = now.at_ns - _RACY_NS
         self._kept = 0
 
-    def walk(self, hidden: tuple[str, ...]) -> None:
+    def walk(self) -> None:
         try:
             root = os.open(self._folder, _FOLDER)
         except FileNotFoundError:  # it may not have been made yet
             return
         try:
             for parent, name, path in Walk(ENTRIES_MAX).walk(root, "", with_ignores([], root, ""), DEPTH_MAX):
-                if not path.startswith(hidden):
-                    self._take(parent, name, path)
+                self._take(parent, name, path)
         finally:
             os.close(root)
 
@@ -242,6 +247,8 @@ class _Look:
                         self._take(parent, parts[-1], path)
 
     def _take(self, parent: int, name: str, path: str) -> None:
+        if f"{path}/".startswith(self._hidden):
+            return
         try:
             found = os.stat(name, dir_fd=parent, follow_symlinks=False)
         except OSError:  # it went away meanwhile
