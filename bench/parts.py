@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from bench import (
     appending,
+    calling,
     flat,
     peer,
     probe,
@@ -13,7 +14,6 @@ from bench import (
     searching,
     storage,
     streaming,
-    tools,
     turns,
     waking,
     web,
@@ -31,7 +31,7 @@ PARTS: dict[str, tuple[str, Callable[[Lab], Iterator[Row]]]] = {
     "search": ("Search", searching.search),
     "peer": ("Beside a peer", peer.peer),
     "turns": ("A turn of the agent", turns.turns),
-    "tools": ("A call of a tool", tools.tools),
+    "tools": ("A call of a tool", calling.tools),
     "probe": ("What a compaction keeps", probe.probe),
     "recall": ("What is recalled", recall.recall),
     "waking": ("First words and restarts", waking.waking),

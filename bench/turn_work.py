@@ -6,7 +6,6 @@ sent by a plain client) and answers with seconds.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import time
@@ -37,11 +36,13 @@ def history(count: int) -> list[dict[str, Any]]:
 
 
 class Tenax:
-    """Ours, in a runtime that stays open."""
+    """Ours, in a runtime that stays open, on the event loop that `tenax serve` uses."""
 
     providers = ""
 
     def __init__(self, url: str) -> None:
+        import uvloop
+
         from tenax import Runtime, SessionDB, load
 
         home = os.environ["HOME"]
@@ -50,7 +51,7 @@ class Tenax:
         config = load(env)
         self.prepare(config.places.data)
         self._url = f"{url}/v1/chat/completions"
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._runtime = self._loop.run_until_complete(self._made(Runtime, config))
         self._db = SessionDB(journal=self._runtime.journal.journal)
         self._talks: dict[int, str] = {}

@@ -172,6 +172,20 @@ class Lanes:
         if made is not None:
             self.wake(made.conversation)
 
+    async def folded(self, conversation: str, done: Callable[[History], bool]) -> bool:
+        """Wait until what the lane here has folded is so. False where there is no lane, or it ended before."""
+        history = self.history(conversation)
+        while (task := self._tasks.get(conversation)) is not None and not task.done():
+            if done(history):
+                return True
+            history.moved.clear()
+            moved = asyncio.ensure_future(history.moved.wait())
+            try:
+                await asyncio.wait({task, moved}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                moved.cancel()
+        return False
+
     async def idle(self, conversation: str) -> None:
         """Wait until this process has nothing to do there."""
         while (task := self._tasks.get(conversation)) is not None:

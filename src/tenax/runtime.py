@@ -696,6 +696,11 @@ class Runtime:
 
     async def finished(self, conversation: str, seq: int) -> None:
         """Wait until the input at this seq was answered, or the run that took it ended otherwise or waits."""
+        here = await self.lanes.folded(
+            conversation, lambda history: history.seq >= seq and _settled(history.turns, seq)
+        )
+        if here:  # it was answered in this process, which need not read it again
+            return
         head = await self.journal.head(conversation)
         run = await self.journal.run(conversation, head.run) if head.run is not None else None
         first = run.started if run is not None and run.started is not None else seq

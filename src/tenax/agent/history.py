@@ -42,6 +42,8 @@ class History:
         self.turns = Turns()
         self.seq = 0
         self.incarnation = ""
+        self.moved = asyncio.Event()
+        """Set with every event that is folded on."""
         self._one = asyncio.Lock()
 
     async def catch_up(self) -> None:
@@ -76,6 +78,7 @@ class History:
             return False
         self.turns.apply(recorded)
         self.seq = recorded.seq
+        self.moved.set()
         return True
 
     async def _wait_for_erased(self) -> None:
