@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import pwd
 import re
 import shutil
 import signal
@@ -329,7 +330,7 @@ async def test_a_home_is_one_whatever_the_environment_says(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another HOME does not open that of the user that we are, with its keys."""
-    real = HOME.resolve()
+    real = Path(pwd.getpwuid(os.geteuid()).pw_dir)
     monkeypatch.setenv("HOME", str(folder))
     with pytest.raises(ToolFailed, match="No command is run in"):
         await Sandbox().start("true", real)

@@ -218,7 +218,7 @@ class _Words:
     def _put(self, row: Row) -> None:
         match row.kind:
             case "assistant":
-                self._print(row.id, row.text)
+                self._print(row.id, row.text, late=row.late)
             case "tool" if row.state != "waiting":
                 self._aside(one_line(f"[{row.name} {row.state}]"))
             case "notice" | "files" if row.state not in {"open", "undone"}:
@@ -228,9 +228,10 @@ class _Words:
             case "marker" if row.state != "resumed":
                 self._failed = one_line(row.text) or row.state
 
-    def _print(self, name: str, text: str, offset: int = 0) -> None:
+    def _print(self, name: str, text: str, offset: int = 0, *, late: bool = False) -> None:
+        """What came late goes on where its run was cut off."""
         new = text[max(0, self._printed.get(name, 0) - offset) :]
-        if new and self._middle and name not in self._printed:
+        if new and self._middle and not late and name not in self._printed:
             click.echo()
         self._printed[name] = max(self._printed.get(name, 0), offset + len(text))
         if new:
