@@ -1,5 +1,1 @@
 """One contract, every engine."""
-
-import pytest
-
-pytest.register_assert_rewrite("tenax.testing.contract")
