@@ -355,6 +355,7 @@ class Runtime:
 
     async def use_model(self, label: str) -> None:
         """Answer with this model of the configuration from now on, here and in whatever starts later."""
+        self._owner_only("chooses its model")
         if label != self._config.model:
             choose_model(self._config, label)
             await self.configure(replace(self._config, model=label))
@@ -363,9 +364,9 @@ class Runtime:
     def _owner(self) -> bool:
         return self._sync.user == journals.LOCAL_USER
 
-    def _owner_only(self) -> None:
+    def _owner_only(self, does: str = "makes its rules") -> None:
         if not self._owner:
-            raise Refused("Only the person who runs this Tenax makes its rules.")
+            raise Refused(f"Only the person who runs this Tenax {does}.")
 
     def rules(self) -> tuple[Rule, ...]:
         """The rules as they stand. What they forbid holds for every user; what they allow only for the local one."""

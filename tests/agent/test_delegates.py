@@ -223,18 +223,18 @@ async def test_a_sub_agent_that_takes_too_long_is_stopped(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tool's bound holds though nothing waits inside of it; the time in which a person is asked does not count."""
-    monkeypatch.setattr(Delegate, "seconds", 0.4)
+    monkeypatch.setattr(Delegate, "seconds", 2.0)
     cast = Cast([hand_on("plan"), "went on without"], {"plan": [WRITE, HANG]})
     async with runtime_of(config, cast) as runtime:
         name, seq = await begin(runtime)
         child = (await card(runtime, name, asks=True)).child
         (asked,) = await runtime.questions(child)
-        await asyncio.sleep(0.5)  # longer than the bound
+        await asyncio.sleep(2.1)  # longer than the bound
         await runtime.answer(child, asked.message, asked.call, "once")
         await settled(runtime, name, seq)
         await ended(runtime, child)
         assert await results(runtime, name) == [
-            ("failed", "delegate was stopped because it took more than 0.4 seconds.")
+            ("failed", "delegate was stopped because it took more than 2 seconds.")
         ]
         assert (await outcomes(runtime, child), await outcomes(runtime, name)) == (
             ["cancelled"],

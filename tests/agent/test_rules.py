@@ -124,6 +124,8 @@ async def test_only_the_local_user_makes_rules_and_only_theirs_allow(config: Con
     async with hands(config, [write("a.txt"), write("b.txt"), "Done."], user="berta") as berta:
         name, seq, ask = await asked(berta)
         assert await berta.questions(name) == [Question(ask.message, ask.call, True, [])]
+        with pytest.raises(Refused, match="chooses its model"):
+            await berta.use_model("other")
         with pytest.raises(Refused, match="Only the person who runs this Tenax"):
             await berta.answer(name, ask.message, ask.call, "always", pattern="a.txt")
         for change in (berta.add_rule, berta.remove_rule):
