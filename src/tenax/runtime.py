@@ -84,7 +84,7 @@ from tenax.tools import (
     WriteFile,
 )
 from tenax.tools.ask import WORDS_CHARS_MAX, Ask
-from tenax.tools.delegate import BRIEF, STEPS_MAX, Delegate, made_in, offered
+from tenax.tools.delegate import BRIEF, STEPS_MAX, Delegate, made_in
 from tenax.tools.mcp import McpServers
 from tenax.tools.memory import UseMemory
 from tenax.tools.recollect import SearchConversations
@@ -473,7 +473,7 @@ class Runtime:
             self._apart[DELEGATE] = replace(
                 whole,
                 prompt=f"{whole.prompt}\n\n{BRIEF}",
-                gate=whole.gate.only(offered(whole.gate.tools())),
+                gate=whole.gate.only([each for each in whole.gate.tools() if each.delegated]),
                 limits=msgspec.structs.replace(whole.limits, steps=min(STEPS_MAX, whole.limits.steps)),
                 memory=None,
             )

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tenax.agent import Limits
 from tenax.cli.talk.screen import Screen
 from tenax.config import Config
 from tenax.errors import Gone
-from tenax.events import DELEGATE, TEMPORARY, ToolFinished, ToolHanded
+from tenax.events import DELEGATE, TEMPORARY, ContextOpened, ToolFinished, ToolHanded
 from tenax.journal.check import verify
 from tenax.models import Call, Reply
 from tenax.runtime import Runtime
@@ -113,6 +114,22 @@ async def test_a_run_hands_on_a_few_tasks_at_most(config: Config) -> None:
         assert f"{CHILDREN_MAX} tasks" in refused
         await settled(runtime, name, (await runtime.submit(name, "again")).seq)
         assert len(await runtime.journal.delegated(name)) == CHILDREN_MAX + 1
+
+
+async def test_a_sub_agent_has_no_tool_that_outlasts_its_task_or_looks_beyond_it(config: Config) -> None:
+    """It hands nothing on, schedules nothing, leaves nothing running, and reads no memory and no other conversation."""
+    cast = Cast([hand_on("plan"), "fine"], {"plan": ["done"]})
+    async with runtime_of(config, cast) as runtime:
+        name, seq = await begin(runtime)
+        await settled(runtime, name, seq)
+        offered = []
+        for each in (name, (await card(runtime, name, asks=False)).child):
+            (opened,) = await told(runtime, each, ContextOpened)
+            specs = msgspec.json.decode(await runtime.journal.get_blob(opened.tools.blob) or b"")
+            offered.append({spec["name"] for spec in specs})
+        kept = {"delegate", "schedule", "search_conversations", "memory"}
+        assert offered[0] - offered[1] == kept | {"shell_start", "shell_read", "shell_stop"}
+        assert "shell" in offered[1]
 
 
 async def test_what_sub_agents_spend_is_the_parents_and_their_steps_are_few(config: Config) -> None:

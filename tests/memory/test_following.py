@@ -33,7 +33,7 @@ from tenax.events import (
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.check import verify
 from tenax.memory import MemoryManager, MemoryProvider, turns
-from tenax.memory.follow import Follower, Progress
+from tenax.memory.follow import Follower, Status
 from tenax.parts import Text, ToolCall
 from tenax.testing.clock import SimClock
 from tenax.testing.contract.base import begin, compact
@@ -152,7 +152,7 @@ class Desk:
                     await self.pass_time(found.rests_seconds)
                 await asyncio.sleep(0.005)
 
-    async def failed(self, follower: Follower) -> Progress:
+    async def failed(self, follower: Follower) -> Status:
         """Wait until something has failed."""
         async with asyncio.timeout(30):
             while not (found := await follower.standing()).error:

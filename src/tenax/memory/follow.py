@@ -41,7 +41,7 @@ from tenax.journal.base import Behind, Lease, Letter, Reader
 from tenax.memory.manager import Seat
 from tenax.memory.turns import Course, Due, Step, Turn
 
-__all__ = ["Follower", "Progress"]
+__all__ = ["Follower", "Status"]
 
 log = logging.getLogger(__name__)
 
@@ -55,16 +55,22 @@ _ROWS_MAX = 1000
 _FOR_EVER_US = 1 << 62
 
 
-class Progress(msgspec.Struct, frozen=True):
-    """How far a provider is. `behind` are turns and `owed` ends of stretches that it was not given yet."""
+class Status(msgspec.Struct, frozen=True):
+    """How far a provider is."""
 
     provider: str
-    behind: int
-    owed: int
-    busy_seconds: float
-    error: str
-    rests_seconds: float
-    letters: list[Letter]
+    problem: str = ""
+    """Why it is not used."""
+    behind: int = 0
+    """Turns that it was not given yet."""
+    owed: int = 0
+    """Ends of conversations that it was not given yet."""
+    busy_seconds: float = 0.0
+    error: str = ""
+    """The last one."""
+    rests_seconds: float = 0.0
+    """Until it is tried again after failures."""
+    letters: list[Letter] = []
 
 
 class _NotTaken(Exception):
@@ -139,7 +145,7 @@ class Follower:
             self._session = session
         return self._initialized
 
-    async def standing(self) -> Progress:
+    async def standing(self) -> Status:
         """How far it is, as the store says; also where another process gives."""
         turns, ends = await self._late(self._sync), await self._late(self._commit)
         letters = [
@@ -149,7 +155,7 @@ class Follower:
             for name in (self._sync.name, self._commit.name)
             for each in await self._journal.letters(name)
         ]
-        return Progress(
+        return Status(
             provider=self.name,
             behind=await self._count(turns, RunFinished),
             owed=await self._count(ends, MemoryDue),

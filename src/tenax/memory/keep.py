@@ -21,10 +21,10 @@ from tenax.errors import FactChanged, InvalidInput, StoreUnavailable, TenaxError
 from tenax.events import MemoryNoted, MemoryRecalled
 from tenax.fence import fence
 from tenax.journal.aio import AsyncJournal
-from tenax.journal.base import Dedup, Letter, Recorded
+from tenax.journal.base import Dedup, Recorded
 from tenax.journal.facts import About, By, Fact, Facts
 from tenax.memory.base import BUILT_IN
-from tenax.memory.follow import Follower
+from tenax.memory.follow import Follower, Status
 from tenax.memory.manager import RECALL_SECONDS, MemoryManager
 from tenax.memory.markdown import read, write
 from tenax.memory.plugins import Loaded as Plugged
@@ -56,24 +56,6 @@ class Loaded(msgspec.Struct, frozen=True):
     changed: int
     known: int
     refused: list[str]
-
-
-class Status(msgspec.Struct, frozen=True):
-    """How far a provider is."""
-
-    provider: str
-    problem: str = ""
-    """Why it is not used."""
-    behind: int = 0
-    """Turns that it was not given yet."""
-    owed: int = 0
-    """Ends of conversations that it was not given yet."""
-    busy_seconds: float = 0.0
-    error: str = ""
-    """The last one."""
-    rests_seconds: float = 0.0
-    """Until it is tried again after failures."""
-    letters: list[Letter] = []
 
 
 class Memory:
@@ -244,7 +226,7 @@ class Memory:
     async def status(self) -> list[Status]:
         """How far each provider is, and which could not be used."""
         await self._loaded()
-        found = [Status(**msgspec.structs.asdict(await each.standing())) for each in self._followers]
+        found = [await each.standing() for each in self._followers]
         return found + [Status(each.name, problem=each.problem) for each in self._problems]
 
     async def retry(self, provider: str) -> int:

@@ -75,6 +75,8 @@ class Tool(abc.ABC, Generic[A]):
     """How long a call may take."""
     asks: bool
     """A person is asked, unless a rule allows it."""
+    delegated: bool = True
+    """A sub-agent has it too: not what goes on after its task, or is about other conversations and what is remembered."""
     paths: bool = False
     """What it touches is a path, so a rule may be about the folder that it is in."""
     line: bool = False

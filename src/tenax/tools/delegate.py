@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Annotated, Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -30,7 +30,6 @@ from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Recorded
 from tenax.parts import Text, ToolCall, text_of
 from tenax.tools.base import Call, Elsewhere, Tool
-from tenax.tools.memory import Provided, UseMemory
 from tenax.views.turns import Turns
 
 __all__ = [
@@ -43,7 +42,6 @@ __all__ = [
     "child_of",
     "made_by",
     "made_in",
-    "offered",
 ]
 
 CHILDREN_MAX: Final = 8
@@ -57,10 +55,6 @@ BRIEF: Final = (
 )
 _SECONDS: Final = 3600.0
 _TITLE_CHARS: Final = 80
-_WITHHELD: Final = frozenset(
-    {DELEGATE, "schedule", "search_conversations", "shell_start", "shell_read", "shell_stop"}
-)
-"""What goes on after the task, or is about other conversations."""
 _NAMES: Final = uuid.UUID("5a0f7c1e-6c1b-4b0e-9d1c-0d6f5f1f2a77")
 
 
@@ -99,13 +93,6 @@ def made_in(recorded: Recorded) -> list[str]:
     return [child_of(recorded.conversation, *each) for each in calls]
 
 
-def offered(tools: Iterable[Tool[Any]]) -> list[Tool[Any]]:
-    """Of these, what a sub-agent may use: it hands nothing on, plans nothing, and changes no memory."""
-    return [
-        each for each in tools if each.name not in _WITHHELD and not isinstance(each, UseMemory | Provided)
-    ]
-
-
 class DelegateArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a sub-agent shall do."""
 
@@ -128,6 +115,7 @@ class Delegate(Tool[DelegateArgs]):
     effect = "idempotent"
     args = DelegateArgs
     seconds = _SECONDS
+    delegated = False
     asks = False
 
     def __init__(

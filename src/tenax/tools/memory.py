@@ -52,6 +52,7 @@ class UseMemory(Tool[UseMemoryArgs]):
     effect = "idempotent"
     args = UseMemoryArgs
     seconds = _SECONDS
+    delegated = False
     asks = False
 
     def __init__(self, memory: Memory) -> None:
@@ -96,6 +97,7 @@ class Provided(Tool[Any]):
     effect = "once"
     args = msgspec.Struct
     seconds = 35.0
+    delegated = False
     asks = False
 
     def __init__(self, manager: MemoryManager, session: Session, schema: dict[str, Any]) -> None:

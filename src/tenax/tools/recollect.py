@@ -45,6 +45,7 @@ class SearchConversations(Tool[SearchConversationsArgs]):
     effect = "pure"
     args = SearchConversationsArgs
     seconds = 30.0
+    delegated = False
     asks = False
 
     def __init__(self, journal: AsyncJournal, unseen: Collection[str]) -> None:

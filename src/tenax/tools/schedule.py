@@ -52,6 +52,7 @@ class UseSchedules(Tool[UseSchedulesArgs]):
     effect = "idempotent"
     args = UseSchedulesArgs
     seconds = 10.0
+    delegated = False
     asks = False
 
     def __init__(self, plans: Plans) -> None:

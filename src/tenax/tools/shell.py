@@ -412,6 +412,7 @@ class ShellStart(_Runs):
     )
     args = StartArgs
     seconds = _START_SECONDS
+    delegated = False
 
     def __init__(self, background: Background) -> None:
         super().__init__(background.sandbox)
@@ -430,6 +431,7 @@ class ShellRead(Tool[ProcessArgs]):
     effect: Effect = "pure"
     args = ProcessArgs
     seconds = 15.0
+    delegated = False
     asks = False
 
     def __init__(self, background: Background) -> None:
