@@ -10,6 +10,7 @@ from itertools import cycle
 from statistics import median
 
 from bench.engines import Engine
+from bench.floor import floor
 from bench.lab import Lab, Words, message, talk
 from bench.measure import (
     Compared,
@@ -47,6 +48,7 @@ def alone(lab: Lab) -> Iterator[Row]:
         measured = found.said(seconds)
         if engine.name == "sqlite":
             yield at_most("append-sqlite", f"SQLite: {_ALONE}", found.ratio, 1.6, measured)
+            yield from floor(lab, event)
             yield _slow_flush(lab, event)
         else:
             yield stated("append-postgresql", f"PostgreSQL: {_ALONE}", f"{found.ratio:.2f} x", measured)

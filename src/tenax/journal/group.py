@@ -12,12 +12,14 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tenax.errors import StoreBusy, StoreMisused
 from tenax.journal import guard
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from tenax.journal.base import Recorded
     from tenax.journal.plan import Append
@@ -29,46 +31,41 @@ BYTES_PER_GROUP_MAX = 1024 * 1024
 WAITING_MAX = 20_000
 
 
-class Waiter:
+class Waiter(msgspec.Struct, eq=False):
     """One caller and its append. Exactly one of `recorded` and `error` is set when it is done."""
 
-    __slots__ = ("_signal", "append", "deadline", "deserted", "done", "error", "future", "leads", "recorded")
+    append: Append
+    deadline: float
+    future: asyncio.Future[list[Recorded]] | None = None
+    recorded: list[Recorded] = []
+    error: BaseException | None = None
+    done: bool = False
+    leads: bool = False
+    deserted: bool = False
+    """Its caller was interrupted and no longer waits."""
+    signal: threading.Lock | None = None
 
-    def __init__(
-        self, append: Append, deadline: float, future: asyncio.Future[list[Recorded]] | None = None
-    ) -> None:
-        self.append = append
-        self.deadline = deadline
-        self.future = future
-        self.recorded: list[Recorded] = []
-        self.error: BaseException | None = None
-        self.done = False
-        self.leads = False
-        self.deserted = False
-        """Its caller was interrupted and no longer waits."""
-        self._signal: threading.Lock | None = None
-
-    def settle(self, outcome: Sequence[Recorded] | BaseException) -> None:
+    def settle(self, outcome: list[Recorded] | BaseException) -> None:
         """Set the outcome. Waking the caller is the group's business."""
         if isinstance(outcome, BaseException):
             self.error = outcome
         else:
-            self.recorded = list(outcome)
+            self.recorded = outcome
         self.done = True
 
     def block(self) -> None:
         """Make ready to wait; called under the queue's lock."""
-        self._signal = threading.Lock()
-        self._signal.acquire()
+        self.signal = threading.Lock()
+        self.signal.acquire()
 
     def wait(self) -> None:
         """Wait to be done, or to lead."""
-        if self._signal is not None:
-            self._signal.acquire()
+        if self.signal is not None:
+            self.signal.acquire()
 
     def wake(self) -> None:
-        if self._signal is not None:
-            self._signal.release()
+        if self.signal is not None:
+            self.signal.release()
 
 
 class GroupCommit:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INDEX_VERSION",
+    "MAYBE_ALONE",
     "MESSAGE_ROLES",
     "ROLES",
     "SOLO",
@@ -110,6 +111,10 @@ SOLO = frozenset(
 )
 
 
+MAYBE_ALONE = SOLO | {"model.requested"}
+"""The kinds for which `alone` has to be asked."""
+
+
 def alone(kind: str, event: Event | Unknown) -> bool:
     """Whether an append with this event has its transaction to itself."""
     return kind in SOLO or (isinstance(event, ModelRequested) and bool(event.inputs))
@@ -153,7 +158,7 @@ class HeadState(msgspec.Struct):
     """The readers that follow its facts are marked as behind already."""
 
 
-class PutRow(NamedTuple):
+class PutRow(msgspec.Struct, frozen=True):
     seq: int
     first: int
     role: int

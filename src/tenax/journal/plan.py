@@ -6,7 +6,6 @@ Every refusal is found here, by reading, so a refused append has written nothing
 
 from __future__ import annotations
 
-import copy
 from collections import defaultdict
 from collections.abc import Callable
 from hashlib import sha256
@@ -40,7 +39,16 @@ from tenax.events import (
     encode,
 )
 from tenax.journal.base import Dedup, Entry, Expect, Lease, Recorded
-from tenax.journal.index import Change, HeadState, Lookup, PutRow, alone, apply, check_unedited
+from tenax.journal.index import (
+    MAYBE_ALONE,
+    Change,
+    HeadState,
+    Lookup,
+    PutRow,
+    alone,
+    apply,
+    check_unedited,
+)
 from tenax.journal.place import SEQ_BITS
 from tenax.parts import blobs_of
 
@@ -70,13 +78,14 @@ Key = tuple[str, str]
 EVENTS_PER_APPEND_MAX = 100_000
 _OF_FACTS = frozenset({"memory.noted", "memory.recalled"})
 _OPENERS = frozenset({"conversation.opened", "context.compacted"})
+_RARE = MAYBE_ALONE | _OPENERS
 ID_CHARS_MAX = 200
 LISTED_EVERY_US = 1_000_000
 NO_ROW: tuple[int | None, ...] = (None, None, None, None)
 """`first`, `role`, `waiting` and `dead` of what is no row of the transcript."""
 
 
-class _Item(NamedTuple):
+class _Item(msgspec.Struct, frozen=True):
     """One event on its way in."""
 
     kind: str
@@ -87,56 +96,54 @@ class _Item(NamedTuple):
     event: Event | Unknown
 
 
-class Append:
+class Append(msgspec.Struct, eq=False):
     """One append that waits for its outcome."""
 
-    __slots__ = (
-        "append_id", "asks", "conversation", "dedup", "expect", "guarded", "imported", "items", "key", "lease",
-        "maybe_stored", "names", "nbytes", "opens", "partial", "repeated", "solo", "user",
-    )  # fmt: skip
+    user: str
+    conversation: str
+    key: Key
+    items: list[_Item]
+    append_id: bytes
+    expect: Expect | None
+    lease: Lease | None
+    dedup: Dedup | None
+    imported: bool
+    nbytes: int
+    partial: bool
+    """It holds nothing but partials."""
+    solo: bool
+    """It has its transaction to itself."""
+    names: list[str]
+    """Stretches that it opens."""
+    opens: bool
+    guarded: bool
+    """Something has to be true for it to be stored."""
+    asks: bool
+    """More than the head has to be known for it."""
+    repeated: bool
+    """Look the id up first: it may be stored already."""
+    maybe_stored: bool = False
+    """A commit of it failed, and nobody knows how."""
 
-    def __init__(
-        self,
-        user: str,
-        conversation: str,
-        items: list[_Item],
-        ids: Ids,
-        *,
-        expect: Expect | None = None,
-        lease: Lease | None = None,
-        dedup: Dedup | None = None,
-        append_id: bytes | None = None,
-        imported: bool = False,
-    ) -> None:
-        self.user = user
-        self.conversation = conversation
-        self.key = (user, conversation)
-        self.items = items
-        self.expect = expect
-        self.lease = lease
-        self.dedup = dedup
-        self.append_id = append_id or ids.append()
-        self.imported = imported
-        self.nbytes = 0
-        self.partial = True
-        self.solo = imported or (expect is not None and expect.unedited is not None)
-        self.names: list[str] = []
-        """Stretches that it opens."""
-        for kind, code, _, _, body, event in items:
-            self.nbytes += len(body)
-            self.partial = self.partial and code > 0
-            self.solo = self.solo or alone(kind, event)
-            if kind in _OPENERS and (name := _opens(event)) is not None:
-                self.names.append(name)
-        self.opens = items[0][0] == "conversation.opened"
-        self.guarded = bool(self.names) or lease is not None or expect is not None
-        """Something has to be true for it to be stored."""
-        self.asks = self.guarded or dedup is not None
-        """More than the head has to be known for it."""
-        self.repeated = append_id is not None
-        """Look the id up first: it may be stored already."""
-        self.maybe_stored = False
-        """A commit of it failed, and nobody knows how."""
+    @classmethod
+    def of_items(cls, user: str, conversation: str, items: list[_Item], ids: Ids, *, expect: Expect | None = None,
+                 lease: Lease | None = None, dedup: Dedup | None = None, append_id: bytes | None = None,
+                 imported: bool = False) -> Append:  # fmt: skip
+        """What follows from the events is worked out once, here."""
+        nbytes, partial, names = 0, True, []
+        solo = imported or (expect is not None and expect.unedited is not None)
+        for item in items:
+            nbytes += len(item.body)
+            if not item.code:
+                partial = False
+            if item.kind in _RARE:
+                solo = solo or alone(item.kind, item.event)
+                if item.kind in _OPENERS and (name := _opens(item.event)) is not None:
+                    names.append(name)
+        guarded = bool(names) or lease is not None or expect is not None
+        return cls(user, conversation, (user, conversation), items, append_id or ids.append(), expect, lease, dedup,
+                   imported, nbytes, partial, solo, names, items[0].kind == "conversation.opened", guarded,
+                   guarded or dedup is not None, append_id is not None)  # fmt: skip
 
     @classmethod
     def of_events(cls, user: str, conversation: str, events: Sequence[Event], *, run: str | None, ids: Ids,
@@ -156,7 +163,7 @@ class Append:
         if not events:
             raise InvalidInput("An append needs at least one event.")
         items = [_Item(each.kind, each.code, None, run, encode(each), each) for each in events]
-        return cls(
+        return cls.of_items(
             user, conversation, items, ids, expect=expect, lease=lease, dedup=dedup, append_id=append_id
         )
 
@@ -175,7 +182,7 @@ class Append:
             known = KINDS.get(entry.kind)
             items.append(_Item(check_id("kind", entry.kind), known.code if known else 0, _time(entry.at),
                                entry.run and check_id("run", entry.run), entry.body, _carried(entry)))  # fmt: skip
-        return cls(user, conversation, items, ids, imported=True)
+        return cls.of_items(user, conversation, items, ids, imported=True)
 
 
 def _carried(entry: Entry) -> Event | Unknown:
@@ -257,21 +264,26 @@ Opener = Callable[[Key, int, ConversationOpened], int]
 
 
 def plan(
-    append: Append, loaded: Loaded, batch: Batch, look: Lookup, opener: Opener, clock: Clock, ids: Ids
-) -> list[Recorded]:
-    """Add this append to the batch and say what it will have stored. Raises what refuses it, and then adds nothing."""
+    append: Append, head: HeadState | None, loaded: Loaded, batch: Batch, look: Lookup, opener: Opener | None,
+    clock: Clock, ids: Ids,
+) -> list[Recorded]:  # fmt: skip
+    """Add this append to the batch and say what it will have stored. Raises what refuses it, and then adds nothing.
+
+    `head` is where the conversation stands, `opener` is there if the append opens it.
+    """
     if append.repeated or append.dedup is not None:
-        before = _repeat(append, loaded)
-        if before is not None:
-            return before
+        stored = _repeat(append, loaded)
+        if stored is not None:
+            return stored
     key = append.key
-    state = _state(append, loaded, key)
+    # A copy to work on, so that a refusal half-way leaves no trace.
+    state = _new(append, loaded) if head is None or append.opens else msgspec.structs.replace(head)
     if append.guarded:
         _check(append, state, loaded, look)
-    followed = state.turns, state.due
+    turns, due = state.turns, state.due
     recorded, facts, partials, changes = _number(append, state, look, clock, ids)
     # From here on nothing refuses: the append joins the batch as a whole.
-    if append.opens:
+    if opener is not None:
         _open(append, key, state, recorded[0].at, opener, batch)
         base = state.num << SEQ_BITS
         facts = [(base | fact[0], *fact[1:]) for fact in facts]
@@ -280,8 +292,8 @@ def plan(
         batch.rows["put_partial"] += partials
     if facts:
         _join(batch, key, state, facts, changes)
-        if (state.turns, state.due) != followed:
-            _wake(batch, state, *followed)
+        if state.turns != turns or state.due != due:
+            _wake(batch, state, turns, due)
     loaded.heads[key] = batch.states[key] = state
     if append.repeated or append.dedup is not None:
         _remember(append, state, recorded, loaded, batch)
@@ -301,27 +313,28 @@ def _number(
     partials: list[tuple[Any, ...]] = []
     changes: list[Change] = []
     append_id: bytes | None = append.append_id
-    for kind, code, own_at, run, body, event in append.items:
+    for item in append.items:
+        kind, run, body = item.kind, item.run, item.body
         seq = state.head + 1
-        at = now if own_at is None else own_at
-        if code:
+        at = now if item.at is None else item.at
+        if item.code:
             state.head = seq
             # Partials are pruned one day, so an append that has a fact too keeps its id there.
             own_id, append_id = (append_id, None) if append.partial else (None, append_id)
-            partials.append((base | seq, code, at, own_id, body))
+            partials.append((base | seq, item.code, at, own_id, body))
             recorded.append(Recorded(name, seq, kind, at, run, body, b""))
         else:
-            moves = apply(state, seq, at, run, kind, event, look)
+            moves = apply(state, seq, at, run, kind, item.event, look)
             if append.solo:
-                look.note(seq, kind, event, moves)
+                look.note(seq, kind, item.event, moves)
             row = NO_ROW
             for move in moves:
                 if type(move) is PutRow:
-                    row = (move[1], move[2], move[3], 0)
+                    row = (move.first, move.role, move.waiting, 0)
                 else:
                     changes.append(move)
             salt = ids.salt()
-            digest = chain(digest, name, seq, kind, at, run, inner_hash(salt, body))
+            digest = chain(digest, name, seq, kind, at, run, sha256(salt + body).digest())
             facts.append((base | seq, kind, at, run, *row, append_id, salt, digest, body))
             recorded.append(Recorded(name, seq, kind, at, run, body, digest))
             append_id = None
@@ -432,20 +445,15 @@ def _same(append: Append, stored: Stored) -> bool:
     )
 
 
-def _state(append: Append, loaded: Loaded, key: Key) -> HeadState:
-    """A copy of the head to work on, so that a refusal half-way leaves no trace."""
-    if key in loaded.gone:
+def _new(append: Append, loaded: Loaded) -> HeadState:
+    """The head of a conversation that this append opens."""
+    if append.key in loaded.gone:
         raise Gone(f"Conversation {append.conversation} was deleted.")
-    state = loaded.heads.get(key)
-    if state is None:
-        if not append.opens:
-            raise NoSuchConversation(
-                f"There is no conversation {append.conversation}.", hint="run: tenax list"
-            )
-        return HeadState(0, append.conversation, append.user)
-    if append.opens:
+    if not append.opens:
+        raise NoSuchConversation(f"There is no conversation {append.conversation}.", hint="run: tenax list")
+    if append.key in loaded.heads:
         raise ConversationExists(f"The id {append.conversation} is taken.", hint="let the store make the id")
-    return copy.copy(state)
+    return HeadState(0, append.conversation, append.user)
 
 
 def _check(append: Append, state: HeadState, loaded: Loaded, look: Lookup) -> None:

@@ -20,7 +20,7 @@ import re
 import threading
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import apsw
 import msgspec
@@ -58,7 +58,7 @@ CHECKPOINT_PAGES = 4000
 IDLE_SECONDS = 5.0
 POLL_SECONDS = 0.005
 _SQL = statements("sqlite")
-_CHUNKS = (64, 16, 4, 1)
+_CHUNKS = (64, 32, 16, 8, 4, 2, 1)
 _VALUES = re.compile(r"\bvalues (\([^)]*\))")
 _PARAMETER = re.compile(r":\w+")
 _INCREMENTAL = 2
@@ -316,14 +316,19 @@ class SqliteStore(Store):
 
     def _queue(self) -> None:
         """Queue with the writers of other processes."""
-        if self._queue_lock is not None and not self._queue_lock.acquire(BUSY_SECONDS):
-            raise Trouble(
-                StoreBusy(f"Another process has kept {self.path} locked for {BUSY_SECONDS:.0f} seconds.")
-            )
+        lock = self._queue_lock
+        if lock is None:
+            return
+        try:
+            fcntl.flock(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not lock.wait(BUSY_SECONDS):
+                kept = f"Another process has kept {self.path} locked for {BUSY_SECONDS:.0f} seconds."
+                raise Trouble(StoreBusy(kept)) from None
 
     def _unqueue(self) -> None:
         if self._queue_lock is not None:
-            self._queue_lock.release()
+            fcntl.flock(self._queue_lock.descriptor, fcntl.LOCK_UN)
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
@@ -646,46 +651,6 @@ class SqliteStore(Store):
             self._queue_lock.close()
 
 
-class SqliteTransaction:
-    """A write transaction: whole, or not at all. After any error of the engine nothing of it is left."""
-
-    __slots__ = ("_connection", "_durable", "_store")
-
-    def __init__(self, store: SqliteStore, *, durable: bool) -> None:
-        self._store = store
-        self._durable = durable
-
-    def __enter__(self) -> SqliteTx:
-        self._connection = self._store.begin(durable=self._durable)
-        return SqliteTx(self._connection, self._store.execute)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        connection = self._connection
-        try:
-            if kind is None:
-                try:
-                    self._store.execute("commit")
-                    self._store.committed()
-                except BaseException:
-                    _roll_back(connection)
-                    raise
-            else:
-                _roll_back(connection)
-        except apsw.Error as failure:
-            raise self._store.judge(failure, committing=kind is None) from failure
-        finally:
-            self._store.end()
-        if isinstance(error, apsw.Error):
-            raise self._store.judge(error, committing=False) from error
-
-
-def _roll_back(connection: apsw.Connection) -> None:
-    if connection.in_transaction:
-        connection.execute("rollback")
-
-
 class SqliteTx:
     """Statements by name on one connection."""
 
@@ -718,6 +683,47 @@ class SqliteTx:
                 start += size
 
 
+class SqliteTransaction(SqliteTx):
+    """A write transaction: whole, or not at all. After any error of the engine nothing of it is left."""
+
+    __slots__ = ("_durable", "_store")
+
+    def __init__(self, store: SqliteStore, *, durable: bool) -> None:
+        self._store = store
+        self._durable = durable
+
+    def __enter__(self) -> Self:
+        self._connection = self._store.begin(durable=self._durable)
+        self._execute = self._store.execute
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        connection = self._connection
+        try:
+            if kind is None:
+                try:
+                    self._store.execute("commit")
+                    self._store.committed()
+                except BaseException:
+                    _roll_back(connection)
+                    raise
+            else:
+                _roll_back(connection)
+        except apsw.Error as failure:
+            raise self._store.judge(failure, committing=kind is None) from failure
+        finally:
+            self._store.end()
+        if isinstance(error, apsw.Error):
+            raise self._store.judge(error, committing=False) from error
+
+
+def _roll_back(connection: apsw.Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("rollback")
+
+
 @functools.cache
 def _for_rows(name: str, count: int) -> str:
     """The same insert for several rows at once: the interpreter's lock is let go of once, not for every row."""
@@ -733,19 +739,12 @@ class _QueueLock:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._descriptor = self._open()
+        self.descriptor = self._open()
 
     def _open(self) -> int:
         return os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
-    def acquire(self, seconds: float) -> bool:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return self._queue_up(seconds)
-        return True
-
-    def _queue_up(self, seconds: float) -> bool:
+    def wait(self, seconds: float) -> bool:
         """Wait in the kernel's queue. That wait has no bound, so a thread does it, and is left behind if it hangs."""
         descriptor = self._open()
         told = threading.Lock()
@@ -766,15 +765,12 @@ class _QueueLock:
             if not state["got"]:
                 state["left"] = True
                 return False
-        os.close(self._descriptor)
-        self._descriptor = descriptor
+        os.close(self.descriptor)
+        self.descriptor = descriptor
         return True
 
-    def release(self) -> None:
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-
     def close(self) -> None:
-        os.close(self._descriptor)
+        os.close(self.descriptor)
 
 
 def _said(error: apsw.Error) -> str:

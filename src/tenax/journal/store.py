@@ -45,7 +45,7 @@ from tenax.journal.index import (
     TakeInputs,
 )
 from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
-from tenax.journal.plan import Append, Batch, Key, Loaded, Opener, Stored, inner_hash, plan
+from tenax.journal.plan import Append, Batch, Key, Loaded, Stored, inner_hash, plan
 from tenax.journal.rebuild import rebuild
 from tenax.journal.schema import SCHEMA_VERSION
 
@@ -63,6 +63,7 @@ __all__ = [
     "Tx",
     "drop_mentions",
     "forget_learned",
+    "head_row",
     "recorded",
     "too_new",
 ]
@@ -341,17 +342,21 @@ class Store(abc.ABC):
 
     def _attempt(self, group: list[Waiter]) -> None:
         """One transaction for all of them. Outcomes are told only once the commit has returned."""
-        appends = [waiter.append for waiter in group]
+        appends = list(map(_append_of, group))
         batch = Batch()
         reach = self.reach
         if reach:
             reach("begin")
-        with self.transaction(durable=not all(append.partial for append in appends)) as tx:
+        with self.transaction(durable=not all(map(_is_partial, appends))) as tx:
             if reach:
                 reach("load")
             loaded = self._load(tx, appends)
-            opener = functools.partial(_open_conversation, tx)
-            outcomes = [self._plan(tx, append, loaded, batch, opener) for append in appends]
+            outcomes: list[list[Recorded] | TenaxError] = []
+            for append in appends:
+                try:
+                    outcomes.append(self._plan(tx, append, loaded, batch))
+                except TenaxError as error:
+                    outcomes.append(error)
             if reach:
                 reach("write")
             self.keep(batch.states, self._store(tx, batch))
@@ -362,44 +367,46 @@ class Store(abc.ABC):
         for waiter, outcome in zip(group, outcomes, strict=True):
             waiter.settle(outcome)
         if batch.states:
-            nums = [state.num for state in batch.states.values()]
+            nums = list(map(_num_of, batch.states.values()))
             self.hub.notify(nums)
             self.announce(nums)
 
-    def _plan(
-        self, tx: Tx, append: Append, loaded: Loaded, batch: Batch, opener: Opener
-    ) -> list[Recorded] | TenaxError:
+    def _plan(self, tx: Tx, append: Append, loaded: Loaded, batch: Batch) -> list[Recorded]:
         state = loaded.heads.get(append.key)
-        try:
-            if state is not None and state.version != INDEX_VERSION:
-                state = loaded.heads[append.key] = rebuild(tx, state)
-            look = _look(tx, append, state) if append.solo else _NOTHING
-            return plan(append, loaded, batch, look, opener, self.clock, self.ids)
-        except TenaxError as error:
-            return error
+        if state is not None and state.version != INDEX_VERSION:
+            state = loaded.heads[append.key] = rebuild(tx, state)
+        look = _look(tx, append, state) if append.solo else _NOTHING
+        opener = functools.partial(_open_conversation, tx) if append.opens else None
+        return plan(append, state, loaded, batch, look, opener, self.clock, self.ids)
 
     # -- what a group has to know ----------------------------------------------------------------------------
 
     def _load(self, tx: Tx, appends: list[Append]) -> Loaded:
         loaded = Loaded()
-        keys = {append.key: None for append in appends}
+        keys = dict.fromkeys(map(_key_of, appends))
         loaded.heads = self.heads(tx, keys)
-        for key in keys:
-            if key not in loaded.heads and tx.run("tombstone", {"owner": key[0], "id": key[1]}):
-                loaded.gone.add(key)
-        for append in [each for each in appends if each.asks or each.repeated]:
-            user = append.user
-            if append.lease is not None and (user, append.lease.name) not in loaded.fences:
-                for row in tx.run("fence", {"owner": user, "name": append.lease.name}):
-                    loaded.fences[user, append.lease.name] = (row[0], row[1])
-            for name in append.names:
-                if tx.run("stretch_taken", {"owner": user, "name": name}):
-                    loaded.taken.add((user, name))
-            if append.repeated:
-                self._load_appended(tx, append, loaded)
-            if append.dedup is not None:
-                self._load_received(tx, append, loaded)
+        if len(loaded.heads) < len(keys):
+            for key in keys:
+                if key not in loaded.heads and tx.run("tombstone", {"owner": key[0], "id": key[1]}):
+                    loaded.gone.add(key)
+        for append in appends:
+            if append.asks or append.repeated:
+                self._load_asked(tx, append, loaded)
         return loaded
+
+    def _load_asked(self, tx: Tx, append: Append, loaded: Loaded) -> None:
+        """What this append has to know beyond the head."""
+        user = append.user
+        if append.lease is not None and (user, append.lease.name) not in loaded.fences:
+            for row in tx.run("fence", {"owner": user, "name": append.lease.name}):
+                loaded.fences[user, append.lease.name] = (row[0], row[1])
+        for name in append.names:
+            if tx.run("stretch_taken", {"owner": user, "name": name}):
+                loaded.taken.add((user, name))
+        if append.repeated:
+            self._load_appended(tx, append, loaded)
+        if append.dedup is not None:
+            self._load_received(tx, append, loaded)
 
     def _load_appended(self, tx: Tx, append: Append, loaded: Loaded) -> None:
         """Look for an append by its id. An id holds the time it was made, so there is no need to look far back."""
@@ -439,7 +446,7 @@ class Store(abc.ABC):
             tx.many(name, rows)
         recount = self._apply(tx, batch) if batch.changes else ()
         if batch.moved:
-            tx.many("put_head", [_head_row(batch.states[key]) for key in batch.moved])
+            tx.many("put_head", list(map(head_row, map(batch.states.__getitem__, batch.moved))))
         if len(batch.states) > len(batch.moved):
             heads = [(state.head, state.num) for key, state in batch.states.items() if key not in batch.moved]
             tx.many("set_head_seq", heads)
@@ -481,7 +488,11 @@ def _open_conversation(tx: Tx, key: Key, at: int, opened: ConversationOpened) ->
     return int(tx.run("open_conversation", where)[0][0])
 
 
-_head_row: Callable[[HeadState], tuple[Any, ...]] = attrgetter(
+_append_of: Callable[[Waiter], Append] = attrgetter("append")
+_key_of: Callable[[Append], Key] = attrgetter("key")
+_is_partial: Callable[[Append], bool] = attrgetter("partial")
+_num_of: Callable[[HeadState], int] = attrgetter("num")
+head_row: Callable[[HeadState], tuple[Any, ...]] = attrgetter(
     "num", "head", "facts", "turns", "due", "revision", "epoch", "digest", "run", "stretch", "context_from",
     "unanswered", "messages", "stretch_messages", "stretch_from", "stretch_covers", "listed_at", "version",
 )  # fmt: skip
