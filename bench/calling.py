@@ -16,7 +16,8 @@ from tenax.events import MessageAssistant, ToolFinished
 from tenax.models import Call as Asked
 from tenax.models import Reply, ScriptedModel
 from tenax.runtime import Runtime
-from tenax.tools import Allowed, Call, Gate
+from tenax.tools.base import Call
+from tenax.tools.gate import Allowed, Gate
 from tenax.tools.redact import Redact
 from tenax.tools.sandbox import Sandbox
 from tenax.tools.shell import Shell

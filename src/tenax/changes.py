@@ -31,7 +31,7 @@ from tenax.tools.diffs import diff
 from tenax.tools.files import replace
 from tenax.tools.paths import explained, file_at, is_git, parent_of, parts_of
 from tenax.tools.seek import read
-from tenax.tools.snapshot import BYTES_MAX, KEPT_BYTES_MAX, About, Entry, Manifest, Snapshots, Taken
+from tenax.tools.snapshot import BYTES_MAX, KEPT_BYTES_MAX, About, Entry, Manifest, Snapshots, Taken, same
 
 __all__ = ["FILES_MAX", "Changed", "Changes", "PutBack", "TurnChanges", "Watch"]
 
@@ -47,6 +47,7 @@ _REST_SECONDS: Final = 60.0
 _TELL_SECONDS: Final = 3.0
 _NOT_LOOKED: Final = "The folder could not be looked at in time, so what was changed in it is not known."
 _SEQ_DIGITS: Final = 12
+What = Literal["added", "changed", "removed"]
 _Net = dict[str, FileChange]
 
 
@@ -54,7 +55,7 @@ class Changed(msgspec.Struct, frozen=True):
     """A file that a turn changed. `note` says what the diff cannot."""
 
     path: str
-    what: Literal["added", "changed", "removed"]
+    what: What
     diff: str = ""
     note: str = ""
 
@@ -90,7 +91,7 @@ class _Turn:
         for each in (change for event in (*self.events, *more) for change in event.files):
             first = found.get(each.path, each)
             found[each.path] = FileChange(each.path, first.before, each.after)
-        return {path: each for path, each in sorted(found.items()) if not _same(each.before, each.after)}
+        return {path: each for path, each in sorted(found.items()) if not same(each.before, each.after)}
 
 
 class Watch:
@@ -250,9 +251,8 @@ class Changes:
         await self.soon(self.settle(conversation))
         if turn is not None:
             return [await self._shown(await self._named(conversation, turn))]
-        found = _folded(await self._events(conversation, 0))
-        changed = [each for each in found.values() if each.events]
-        return [await self._shown(each) for each in changed[-_TURNS_MAX:]]
+        found = list(_folded(await self._events(conversation, 0)).values())
+        return [await self._shown(each) for each in found[-_TURNS_MAX:]]
 
     async def _shown(self, turn: _Turn) -> TurnChanges:
         files = [await self._diffed(each) for each in turn.net().values()]
@@ -261,14 +261,10 @@ class Changes:
 
     async def _diffed(self, change: FileChange) -> Changed:
         was, now = change.before, change.after
-        what: Literal["added", "changed", "removed"] = (
-            "added" if was is None else "removed" if now is None else "changed"
-        )
-        notes = (
-            [f"Its mode was {was.mode:o} and is {now.mode:o}."]
-            if was and now and was.mode != now.mode
-            else []
-        )
+        what: What = "added" if was is None else "removed" if now is None else "changed"
+        notes = []
+        if was and now and was.mode != now.mode:
+            notes.append(f"Its mode was {was.mode:o} and is {now.mode:o}.")
         old, new = [await self._text(each) for each in (was, now)]
         if old is None or new is None:
             notes.append(f"There is no diff: it is no text, larger than {BYTES_MAX:,} bytes, or was erased.")
@@ -377,7 +373,7 @@ def _restore(folder: Path, change: FileChange, data: bytes | None, deserted: thr
         raise ToolFailed("What it held before was not kept.")
     with explained(change.path), parent_of(folder, parts, make=left is None) as parent:
         found = file_at(parts[-1], parent, change.path)
-        if not _same(left, _now(found, parts[-1], parent)):
+        if not same(left, _now(found, parts[-1], parent)):
             raise ToolFailed("It is no longer what the turn left.")
         if data is None:
             os.unlink(parts[-1], dir_fd=parent)
@@ -394,10 +390,6 @@ def _now(found: os.stat_result | None, name: str, parent: int) -> FileState | No
     if found.st_size <= BYTES_MAX:
         digest = hashlib.sha256(read(name, parent)).hexdigest()
     return FileState(found.st_mode & 0o7777, found.st_size, digest)
-
-
-def _same(one: FileState | None, other: FileState | None) -> bool:
-    return (one and (one.hash, one.mode)) == (other and (other.hash, other.mode))
 
 
 def _kept(event: FilesChanged) -> int:

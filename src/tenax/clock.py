@@ -97,10 +97,7 @@ class Ids:
             return more[:16]
 
     def _uuid7(self) -> uuid.UUID:
-        ms = self._clock.now_us() // 1000
-        chance = int.from_bytes(os.urandom(10), "big")
-        value = (ms & (1 << 48) - 1) << 80 | 0x7 << 76 | (chance >> 68 & 0xFFF) << 64 | 0b10 << 62
-        return uuid.UUID(int=value | chance & (1 << 62) - 1)
+        return uuid.UUID(bytes=self.append())
 
 
 def _tail(chance: bytes) -> bytes:

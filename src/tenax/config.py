@@ -558,19 +558,31 @@ def _read_secrets(file: Path) -> Mapping[str, str]:
     return {name: value for name, value in secrets.items() if isinstance(value, str)}
 
 
-def _read(file: Path, *, must_exist: bool) -> dict[str, Any]:
+def read_text(file: Path) -> str | None:
+    """What the file holds; None where there is none."""
     try:
-        settings = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        if not must_exist:
-            return {}
-        raise ConfigError(f"TENAX_CONFIG names {file}, and there is no such file.") from error
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not UTF-8 text.") from error
+
+
+def parsed(text: str, file: Path) -> dict[str, Any]:
+    """What this text of the file says; nothing of it is checked yet."""
+    try:
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} is not valid TOML: {error}.") from error
+
+
+def _read(file: Path, *, must_exist: bool) -> dict[str, Any]:
+    text = read_text(file)
+    if text is None and must_exist:
+        raise ConfigError(f"TENAX_CONFIG names {file}, and there is no such file.")
+    settings = parsed(text or "", file)
     _check(settings, file)
     return settings
 

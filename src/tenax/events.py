@@ -11,71 +11,12 @@ The page `docs/formats/events.md` is generated from this file.
 
 from __future__ import annotations
 
-import re
 from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from tenax.errors import InvalidInput, StoreDamaged, TooLarge, UnknownKind
-from tenax.parts import Part
-
-__all__ = [
-    "BODY_BYTES_MAX",
-    "DELEGATE",
-    "FACTS",
-    "KINDS",
-    "PARTIALS",
-    "TEMPORARY",
-    "ApprovalAnswered",
-    "ApprovalAsked",
-    "Blob",
-    "ContentErased",
-    "ContextCompacted",
-    "ContextKept",
-    "ContextOpened",
-    "ContextSummarised",
-    "ConversationArchived",
-    "ConversationCleared",
-    "ConversationOpened",
-    "ConversationPinned",
-    "ConversationRestored",
-    "ConversationRewound",
-    "ConversationTitled",
-    "Copied",
-    "Event",
-    "FileChange",
-    "FileState",
-    "FilesChanged",
-    "MemoryDue",
-    "MemoryNoted",
-    "MemoryRecalled",
-    "MessageAssistant",
-    "MessagePartial",
-    "MessageSystem",
-    "MessageTool",
-    "MessageUser",
-    "ModelFailed",
-    "ModelRequested",
-    "ModelUsed",
-    "Origin",
-    "Reason",
-    "ReplyDelta",
-    "RunFinished",
-    "RunLate",
-    "RunRecovered",
-    "RunSealed",
-    "RunStarted",
-    "RunStop",
-    "StretchEnded",
-    "ToolFinished",
-    "ToolHanded",
-    "ToolLate",
-    "ToolStarted",
-    "Unknown",
-    "Usage",
-    "decode",
-    "encode",
-]
+from tenax.parts import NO_TEXT, Part
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 """The largest body of one event. Larger things are blobs."""
@@ -593,55 +534,12 @@ class Unknown(msgspec.Struct, frozen=True):
     body: bytes | None
 
 
-KINDS: dict[str, type[Event]] = {
-    each.kind: each
-    for each in (
-        ConversationOpened,
-        ConversationTitled,
-        ConversationPinned,
-        ConversationArchived,
-        ConversationRewound,
-        ConversationCleared,
-        ConversationRestored,
-        StretchEnded,
-        ContextSummarised,
-        ContextCompacted,
-        ContentErased,
-        ContextOpened,
-        ContextKept,
-        MessageUser,
-        MessageAssistant,
-        MessageSystem,
-        MessageTool,
-        MessagePartial,
-        ReplyDelta,
-        RunStarted,
-        RunStop,
-        ModelRequested,
-        ModelFailed,
-        ModelUsed,
-        ApprovalAsked,
-        ApprovalAnswered,
-        ToolStarted,
-        ToolHanded,
-        ToolFinished,
-        ToolLate,
-        FilesChanged,
-        RunFinished,
-        RunLate,
-        RunSealed,
-        RunRecovered,
-        MemoryRecalled,
-        MemoryNoted,
-        MemoryDue,
-    )
-}
+KINDS: dict[str, type[Event]] = {each.kind: each for each in Event.__subclasses__()}
 PARTIALS: dict[int, type[Event]] = {each.code: each for each in KINDS.values() if each.code}
 FACTS: frozenset[str] = frozenset(kind for kind, each in KINDS.items() if not each.code)
 
 _DECODERS = {kind: msgspec.json.Decoder(each) for kind, each in KINDS.items()}
 _encode = msgspec.json.Encoder().encode
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _NUL_IN_JSON = b"\\u0000"
 
 
@@ -698,7 +596,7 @@ def _repaired(event: Event) -> Event:
 
 def _repair(value: Any) -> Any:  # noqa: ANN401  (JSON of any shape)
     if isinstance(value, str):
-        return _SURROGATE.sub("\ufffd", value).replace("\x00", "\ufffd")
+        return NO_TEXT.sub("\ufffd", value)
     if isinstance(value, list):
         return [_repair(each) for each in value]
     if isinstance(value, dict):
@@ -710,7 +608,7 @@ def _repair(value: Any) -> Any:  # noqa: ANN401  (JSON of any shape)
 
 def _bad_text(value: Any) -> bool:  # noqa: ANN401  (JSON of any shape)
     if isinstance(value, str):
-        return "\x00" in value or _SURROGATE.search(value) is not None
+        return NO_TEXT.search(value) is not None
     if isinstance(value, dict):
         return any(_bad_text(key) or _bad_text(each) for key, each in value.items())
     return isinstance(value, list) and any(map(_bad_text, value))

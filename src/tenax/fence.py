@@ -18,7 +18,6 @@ _NOTE_CHARS = 200  # a tag is not longer than this, or it is none
 
 _TAG = re.compile(rf"<(/?){_NAME}(?:\s[^<>]{{0,{_NOTE_CHARS}}})?>", re.IGNORECASE | re.ASCII)
 _LIKE_A_TAG = re.compile(rf"<\s*/?\s*{_NAME}(?:[^<>\n]*>)?", re.IGNORECASE)
-_END = re.compile(r"[\n<]")
 
 
 def _begun() -> re.Pattern[str]:
@@ -30,11 +29,9 @@ def _begun() -> re.Pattern[str]:
 
 
 _BEGUN = _begun()
-_TEXT, _LINE, _QUOTED = (
-    "text",
-    "line",
-    "quoted",
-)  # outside; where a line of the fence begins; inside such a line
+# outside; where a line of the fence begins; inside such a line
+_TEXT, _LINE, _QUOTED = "text", "line", "quoted"
+_STOPS = {_TEXT: re.compile("<"), _QUOTED: re.compile(r"[\n<]")}
 
 
 def fence(text: str) -> str:
@@ -67,41 +64,21 @@ class Scrubber:
     def _go(self, text: str, *, ended: bool) -> str:
         out: list[str] = []
         at = 0
-        while (at := self._to_a_tag(text, at, out)) < len(text):
-            if tag := _TAG.match(text, at):
-                self._state = _TEXT if tag[1] else _LINE
-                at = tag.end()
-            elif not ended and _BEGUN.fullmatch(text, at):
+        while at < len(text):
+            begins = text[at] == "<"
+            if begins and (tag := _TAG.match(text, at)):
+                self._state, at = _TEXT if tag[1] else _LINE, tag.end()
+            elif begins and not ended and _BEGUN.fullmatch(text, at):
                 break
+            elif self._state != _TEXT and text[at] == "\n":
+                self._state, at = _LINE, at + 1
+            elif self._state == _LINE:
+                self._state = _QUOTED if text[at] == "|" else _TEXT
             else:
-                if self._state != _QUOTED:
-                    self._state = _TEXT
-                    out.append("<")
-                at += 1
+                stop = _STOPS[self._state].search(text, at + 1)
+                end = stop.start() if stop else len(text)
+                if self._state == _TEXT:
+                    out.append(text[at:end])
+                at = end
         self._held = text[at:]
         return "".join(out)
-
-    def _to_a_tag(self, text: str, at: int, out: list[str]) -> int:
-        """Go on to the next `<`: give out what is text, drop what is quoted."""
-        while at < len(text):
-            if self._state == _TEXT:
-                found = text.find("<", at)
-                found = len(text) if found < 0 else found
-                out.append(text[at:found])
-                return found
-            if self._state == _QUOTED:
-                end = _END.search(text, at)
-                at = len(text) if end is None else end.start()
-            if at < len(text) and text[at] == "<":
-                return at
-            at = self._line(text, at)
-        return at
-
-    def _line(self, text: str, at: int) -> int:
-        """Inside a fence, at the end of a line or the beginning of the next."""
-        if at < len(text) and text[at] == "\n":
-            self._state = _LINE
-            return at + 1
-        if at < len(text) and self._state == _LINE:
-            self._state = _QUOTED if text[at] == "|" else _TEXT
-        return at

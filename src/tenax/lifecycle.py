@@ -7,8 +7,9 @@ A turn that finishes is only noted; commits are made at boundaries (a new conver
 
 An agent is anything with `commit_memory_session()`; if that raises, it has failed. No agent, and no store handle of one,
 is called while the lock is held. By itself the ledger is in memory, and gone with the process. With a `SessionDB` it is
-the store: what is owed is the finished runs after the last `memory.due`, and a commit appends the next one. A process that
-is killed leaves the same ledger behind, and whoever brings an agent along can commit.
+the store: what is owed is the finished runs after the last `memory.due`, and a commit appends the next one. A turn that ran
+elsewhere is stored as a run when it is marked. A process that is killed leaves the same ledger behind, and whoever brings an
+agent along can commit.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from tenax.errors import Gone, NoSuchConversation, StoreError
-from tenax.events import MemoryDue, Reason
-from tenax.memory.lane import Lane, said
+from tenax.errors import InvalidInput, TenaxError
+from tenax.events import MemoryDue, Reason, RunFinished, RunStarted
+from tenax.journal import Journal
+from tenax.journal.base import Stretch
+from tenax.memory.lane import LONGEST_SECONDS, Lane, said
 
 if TYPE_CHECKING:
-    from tenax.sessions import SessionDB
+    from tenax.sessions import AsyncSessionDB, SessionDB
 
 __all__ = ["SessionLifecycle"]
 
@@ -41,11 +44,12 @@ _DRAINED_AT_ONCE = 8
 class _Segment:
     """Turns in a row that one agent owes, up to a generation. No owner: whoever is brought along first."""
 
-    __slots__ = ("owner", "upto")
+    __slots__ = ("owner", "seq", "upto")
 
-    def __init__(self, owner: Any, upto: int) -> None:  # noqa: ANN401
+    def __init__(self, owner: Any, upto: int, seq: int) -> None:  # noqa: ANN401
         self.owner = owner
         self.upto = upto
+        self.seq = seq  # where the last of them stands in the store; 0 where that is not known
 
 
 class _Session:
@@ -61,14 +65,14 @@ class _Session:
         self.thread = 0  # on this thread
         self.left = False  # forgotten once nothing is owed
 
-    def mark(self, agent: Any) -> int:  # noqa: ANN401
+    def mark(self, agent: Any, seq: int) -> int:  # noqa: ANN401
         self.generation += 1
         owner = self.agent if agent is None else agent
         last = self.segments[-1] if self.segments else None
         if last is not None and (last.owner is None or last.owner is owner):
-            last.owner, last.upto = owner, self.generation
+            last.owner, last.upto, last.seq = owner, self.generation, seq and max(last.seq, seq)
         else:
-            self.segments.append(_Segment(owner, self.generation))
+            self.segments.append(_Segment(owner, self.generation, seq))
         return self.generation
 
     def clear(self, upto: int) -> None:
@@ -83,10 +87,12 @@ class _Session:
 class SessionLifecycle:
     """Which session owes memory work, and to whom. Safe to use from any thread."""
 
-    def __init__(self, db: SessionDB | None = None) -> None:
-        self._journal = getattr(db, "journal", None)
+    def __init__(self, db: SessionDB | AsyncSessionDB | None = None) -> None:
+        journal = getattr(getattr(db, "_db", db), "journal", None)
+        self._journal = journal if isinstance(journal, Journal) else None
         self._changed = threading.Condition()
         self._sessions: dict[str, _Session] = {}
+        self._met: dict[str, int] = {}  # up to where our commits went; a look at the store may be older
         self._leaving: list[Any] = []  # evicted agents whose store handle is still to be closed
         self._closed: WeakSet[Any] = WeakSet()
 
@@ -94,9 +100,11 @@ class SessionLifecycle:
         """From now on this agent owns what finishes without a name. What is owed already keeps its owner."""
         if not sid:
             return
+        owed = self._owed(sid)[1]
         with self._changed:
             session = self._sessions.setdefault(sid, _Session())
             session.agent, session.left = agent, False
+            self._find(sid, owed)
             self._leaving = [each for each in self._leaving if each is not agent]
 
     def unregister_agent(self, sid: str | None) -> None:
@@ -104,19 +112,22 @@ class SessionLifecycle:
         with self._changed:
             self._leave(sid or "")
 
-    def mark_turn_completed(self, sid: str | None, agent: Any = None) -> int:  # noqa: ANN401
-        """A turn is finished and stored. Calls nobody. The generation, or 0 without a session."""
+    def mark_turn_completed(self, sid: str | None, agent: Any = None, *, stored: bool = False) -> int:  # noqa: ANN401
+        """A turn is finished. Calls nobody. The generation, or 0 without a session. `stored`: its run is in the journal."""
         if not sid:
             return 0
+        seq = 0 if stored else self._note(sid)
         with self._changed:
-            return self._sessions.setdefault(sid, _Session()).mark(agent)
+            return self._sessions.setdefault(sid, _Session()).mark(agent, seq)
 
     def has_uncommitted_work(self, sid: str | None) -> bool:
+        if not sid:
+            return False
         with self._changed:
-            session = self._sessions.get(sid or "")
+            session = self._sessions.get(sid)
             if session is not None and session.segments:
                 return True
-        return bool(sid) and self._owed(str(sid))[1] > 0
+        return self._owed(sid)[1] > 0
 
     def commit_session_memory(
         self,
@@ -134,7 +145,7 @@ class SessionLifecycle:
         """
         if not sid:
             return False
-        until = time.monotonic() + (WAIT_SECONDS_MAX if timeout is None else timeout)
+        until = time.monotonic() + min(WAIT_SECONDS_MAX if timeout is None else timeout, LONGEST_SECONDS)
         begun = self._begin(sid, agent, until if wait else None)
         if begun is None:
             return False
@@ -174,6 +185,7 @@ class SessionLifecycle:
 
     def drain_all_on_shutdown(self, deadline: float = DEADLINE_SECONDS) -> None:
         """Commit everything that is owed, several sessions at a time, and be back when the deadline is over."""
+        deadline = min(deadline, LONGEST_SECONDS)
         until = time.monotonic() + deadline
         with self._changed:
             owing = deque(sid for sid, each in self._sessions.items() if each.segments)
@@ -193,14 +205,12 @@ class SessionLifecycle:
 
     # -- the ledger ----------------------------------------------------------------------------------------------
 
-    def _begin(self, sid: str, agent: Any, until: float | None) -> tuple[_Session, Any, int] | None:  # noqa: ANN401
+    def _begin(self, sid: str, agent: Any, until: float | None) -> tuple[_Session, Any, int, int] | None:  # noqa: ANN401
         """Claim the oldest segment as far as it goes now."""
-        owed = self._owed(sid)[1] > 0
+        owed = self._owed(sid)[1]
         with self._changed:
+            self._find(sid, owed)
             session = self._sessions.get(sid)
-            if owed and (session is None or not (session.segments or session.busy)):
-                session = self._sessions.setdefault(sid, _Session())  # turns of a process that is gone
-                session.mark(None)
             if session is not None and session.busy:
                 if until is None or session.thread == threading.get_ident():
                     return None  # also for an agent that asks from inside its own commit
@@ -215,17 +225,38 @@ class SessionLifecycle:
             if owner is None:
                 return None
             oldest.owner, session.busy = owner, True
-            return session, owner, oldest.upto
+            return session, owner, oldest.upto, oldest.seq
 
-    def _commit(self, sid: str, session: _Session, owner: Any, upto: int, reason: Reason) -> bool:  # noqa: ANN401
+    def _find(self, sid: str, owed: int) -> None:
+        """Under the lock: take in what the store says is owed, where nothing else is: turns of a process that is gone."""
+        session = self._sessions.get(sid) or _Session()
+        if owed > self._met.get(sid, 0) and not session.segments and not session.busy:
+            self._sessions[sid] = session
+            session.mark(None, owed)
+
+    def _note(self, sid: str) -> int:
+        """Say in the store that a turn finished which ran elsewhere, if it has the session; where that stands, or 0."""
+        try:
+            if (journal := self._journal) is not None and (stretch := self._stretch(sid)) is not None:
+                events = [RunStarted(instance=journal.instance), RunFinished("completed")]
+                return journal.append(stretch.conversation, events, run=journal.ids.run())[-1].seq
+        except TenaxError as error:
+            log.warning(
+                "What %s owes is kept in memory only. %s", sid, error, extra={"action": "memory_unstored"}
+            )
+        return 0
+
+    def _commit(self, sid: str, session: _Session, owner: Any, upto: int, seq: int, reason: Reason) -> bool:  # noqa: ANN401
         session.thread = threading.get_ident()
         done = False
         try:
             conversation, owed = self._owed(sid)
             owner.commit_memory_session()
             if owed and self._journal is not None:
-                due = MemoryDue(sid, owed, reason, str(getattr(owner, "memory_owner", "")))
+                whose, met = getattr(owner, "memory_owner", ""), min(seq or owed, owed)
+                due = MemoryDue(sid, met, reason, whose if isinstance(whose, str) else "")
                 self._journal.append(conversation, [due])
+                self._met[sid] = met
             done = True
         except (Exception, SystemExit) as error:  # noqa: BLE001  (the border to code of others)
             log.warning(
@@ -259,11 +290,19 @@ class SessionLifecycle:
     def _owed(self, sid: str) -> tuple[str, int]:
         """The conversation of a session in the store, and up to where its turns are owed; "" and 0 where nothing is."""
         try:
-            if self._journal is not None and (stretch := self._journal.stretch(sid)) is not None:
+            if self._journal is not None and (stretch := self._stretch(sid)) is not None:
                 return stretch.conversation, self._journal.owed(stretch.conversation)
-        except (Gone, NoSuchConversation, StoreError) as error:
+        except TenaxError as error:
             log.info("What %s owes is not known now: %s", sid, error)
         return "", 0
+
+    def _stretch(self, sid: str) -> Stretch | None:
+        """The session as the store has it. What is no name of one is none."""
+        if self._journal is None or not isinstance(sid, str):
+            return None
+        with suppress(InvalidInput, UnicodeEncodeError):
+            return self._journal.stretch(sid)
+        return None
 
     def _busy(self, sid: str) -> bool:
         return sid in self._sessions and self._sessions[sid].busy

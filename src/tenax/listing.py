@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -151,11 +150,10 @@ class LiveList:
 
     async def _follow(self) -> None:
         loop, hint = asyncio.get_running_loop(), asyncio.Event()
-        wake = partial(loop.call_soon_threadsafe, hint.set)
 
         def moved() -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                wake()
+                loop.call_soon_threadsafe(hint.set)
 
         with self._journal.store.hub.listening(ANY, moved):
             while True:

@@ -45,23 +45,16 @@ class Live:
         self.held = 0
         """Bytes of an answer that wait on this host's disk, because the store is away."""
         self.ready = asyncio.Event()
-        self.watching = 0
+        self.hints: set[asyncio.Event] = set()
+        """Those of who watches: each is set whenever something changes."""
         self._journal = journal
         self._incarnation = ""
         self._shown = Transcript()
         self._recent: deque[tuple[int, list[Change]]] = deque()
         self._floor = 0
         """Changes are held from here on."""
-        self._hints: set[asyncio.Event] = set()
         self._task = asyncio.create_task(self._follow(), name=f"live {conversation}")
         self._task.add_done_callback(self._ended)
-
-    def hint(self, event: asyncio.Event, *, on: bool) -> None:
-        """Set this event whenever something changes, or no longer."""
-        if on:
-            self._hints.add(event)
-        else:
-            self._hints.discard(event)
 
     def since(self, at: int | None, incarnation: str) -> list[Change] | None:
         """What came after a number; None where only a snapshot can say it."""
@@ -106,8 +99,6 @@ class Live:
                     self.tell()
             except (Gone, NoSuchConversation):
                 self.gone = True
-                self.ready.set()
-                self.tell()
             except StoreError as error:
                 log.info("Following %s has to wait: %s", self.conversation, error)
                 await asyncio.sleep(_AWAY_SECONDS)
@@ -136,7 +127,7 @@ class Live:
 
     def tell(self) -> None:
         """Wake those who watch."""
-        for hint in self._hints:
+        for hint in self.hints:
             hint.set()
 
 
@@ -147,22 +138,22 @@ class Lives:
         self._journal = journal
         self._lives: dict[str, Live] = {}
 
-    def enter(self, conversation: str) -> Live:
-        """One more watches it."""
+    def enter(self, conversation: str, hint: asyncio.Event) -> Live:
+        """One more watches it, and is woken by this."""
         live = self._lives.get(conversation)
         if live is None or live.gone:
             live = self._lives[conversation] = Live(self._journal, conversation)
-        live.watching += 1
+        live.hints.add(hint)
         return live
 
-    def leave(self, live: Live) -> None:
+    def leave(self, live: Live, hint: asyncio.Event) -> None:
         """One less does. What nobody watches is followed for a while yet: a page that reloads comes back soon."""
-        live.watching -= 1
-        if live.watching == 0:
+        live.hints.discard(hint)
+        if not live.hints:
             asyncio.get_running_loop().call_later(_LINGER_SECONDS, self._drop, live)
 
     def _drop(self, live: Live) -> None:
-        if live.watching == 0:
+        if not live.hints:
             if self._lives.get(live.conversation) is live:
                 del self._lives[live.conversation]
             live.cancel()

@@ -6,6 +6,7 @@ person reads, `searchable` which of them a search finds.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 __all__ = [
+    "NO_TEXT",
     "Extracted",
     "File",
     "Image",
@@ -27,6 +29,9 @@ __all__ = [
     "searchable",
     "text_of",
 ]
+
+NO_TEXT = re.compile("[\x00\ud800-\udfff]")
+"""What no store takes as text: a NUL, and half of a surrogate pair."""
 
 
 class _Part(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="type"):

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import re
 from asyncio import wrap_future
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -32,15 +32,14 @@ from tenax.events import DELEGATE, TEMPORARY, ModelUsed, Reason, RunStarted
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Behind, Lease, Reader
 from tenax.lifecycle import SessionLifecycle
-from tenax.memory import Loaded, MemoryManager, find_plugins, load_plugin
 from tenax.memory.base import BUILT_IN
 from tenax.memory.follow import Follower
 from tenax.memory.keep import Memory
-from tenax.memory.manager import Seat
+from tenax.memory.manager import MemoryManager, Seat
+from tenax.memory.plugins import Loaded, find_plugins, load_plugin
 from tenax.models.base import Model
 from tenax.sessions import SessionDB
-from tenax.tools import Tool
-from tenax.tools.base import aside
+from tenax.tools.base import Tool, aside
 from tenax.tools.memory import provided
 
 __all__ = ["UNREMEMBERED", "Readers"]
@@ -82,11 +81,7 @@ class Readers:
     """One user's memory, and all that works for it."""
 
     def __init__(
-        self,
-        journal: AsyncJournal,
-        config: Config,
-        asked: Asked,
-        changed: Callable[[], None],
+        self, journal: AsyncJournal, config: Config, asked: Asked, changed: Callable[[], None]
     ) -> None:
         self.memory = Memory(journal)
         self._journal = journal
@@ -165,7 +160,7 @@ class Readers:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=min(part, _STUCK_SECONDS))
-        if self._manager is None:
+        if (manager := self._manager) is None:
             return
         with contextlib.suppress(TimeoutError, TenaxError):
             async with asyncio.timeout(part):
@@ -174,7 +169,7 @@ class Readers:
             async with asyncio.timeout(part):
                 await asyncio.gather(*map(self._caught_up, self._followers))
         await asyncio.gather(*(each.close(0.1) for each in self._followers))
-        shutdown = asyncio.ensure_future(aside(lambda _deserted: self._shut()))
+        shutdown = asyncio.ensure_future(aside(lambda _deserted: manager.shutdown_all()))
         await asyncio.wait({shutdown}, timeout=part)
 
     async def _caught_up(self, follower: Follower) -> None:
@@ -185,10 +180,6 @@ class Readers:
             if now.busy_seconds > _STUCK_SECONDS or now.rests_seconds or not (now.behind or now.owed):
                 return
             await asyncio.sleep(_LOOK_AGAIN)
-
-    def _shut(self) -> None:
-        assert self._manager is not None
-        self._manager.shutdown_all()
 
     # -- providers -------------------------------------------------------------------------------------------
 
@@ -223,7 +214,6 @@ class Readers:
                 Follower(
                     self._journal,
                     manager.seat(seat),
-                    owner=self._owner.memory_owner,
                     leave_out=UNREMEMBERED,
                     home=str(self._config.places.data),
                     profile=self._config.profile,
@@ -256,9 +246,8 @@ class Readers:
         try:
             if await self._journal.holder(f"run:{name}") is not None:
                 return
-            idle = (
-                await self._journal.summary(name)
-            ).updated_at < self._journal.clock.now_us() - IDLE_SECONDS * 1e6
+            rests_us = self._journal.clock.now_us() - (await self._journal.summary(name)).updated_at
+            idle = rests_us > IDLE_SECONDS * 1e6
             owed = await self._journal.owed(name)
             if owed and not idle and await self._ran_in(name, owed) in {None, *alive}:
                 return
@@ -280,7 +269,7 @@ class Readers:
         with contextlib.suppress(TenaxError):  # the store has it; this is for the end of the process
             shown = await self._journal.summary(conversation)
             if shown.source not in UNREMEMBERED:
-                self._lifecycle.mark_turn_completed(shown.stretch, self._owner)
+                self._lifecycle.mark_turn_completed(shown.stretch, self._owner, stored=True)
 
     async def _commit(self, stretch: str | None, reason: Reason) -> None:
         commit = partial(
@@ -294,9 +283,8 @@ class Readers:
     async def _is_unremembered(self, conversation: str) -> bool:
         return (await self._journal.summary(conversation)).source in UNREMEMBERED
 
-    def _begin(self, work: Awaitable[None], name: str) -> None:
-        task = asyncio.ensure_future(work)
-        task.set_name(name)
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
@@ -43,9 +44,9 @@ from tenax.events import (
     ToolLate,
 )
 from tenax.journal import Journal
-from tenax.journal.aio import AsyncJournal
-from tenax.journal.base import Dedup, Expect, Instance, Lease, Recorded, RunState
+from tenax.journal.base import Dedup, Expect, Lease, Recorded, RunState
 from tenax.journal.place import ALL_SEQS
+from tenax.journal.plan import ID_CHARS_MAX
 from tenax.parts import Text, ToolCall, text_of
 from tenax.views.transcript import Row, Transcript
 from tenax.views.turns import OpenRun, Turns
@@ -53,6 +54,7 @@ from tenax.views.turns import OpenRun, Turns
 __all__ = [
     "ATTEMPTS_MAX",
     "GIVE_UP_SECONDS",
+    "GONE",
     "UNKNOWN_OUTCOME",
     "WORDING",
     "fold_page",
@@ -62,8 +64,6 @@ __all__ = [
     "mend",
     "open_rows",
     "repair",
-    "retry",
-    "retry_now",
     "rows_of",
     "ship",
 ]
@@ -73,7 +73,7 @@ log = logging.getLogger(__name__)
 ATTEMPTS_MAX = 12
 GIVE_UP_SECONDS = 24 * 3600.0
 _LOOK_SECONDS = 30.0
-_GONE = "The process that ran it is gone."
+GONE = "The process that ran it is gone."
 _TRIES = 20
 _WAIT_SECONDS = 0.5
 """How long a read waits for recovery, at most."""
@@ -91,7 +91,7 @@ def interruption(run: OpenRun, why: str, *, planned: bool = False) -> list[Event
     events: list[Event] = []
     if run.request and run.said:
         events.append(MessagePartial([Text(run.said)], run.request))
-    for each in run.step.open if run.step is not None else ():
+    for each in run.open:
         if each.started is not None and each.started.effect == "once":
             assert run.step is not None
             events.append(ToolFinished(run.step.message, each.call.id, "unknown", UNKNOWN_OUTCOME))
@@ -103,28 +103,22 @@ def interruption(run: OpenRun, why: str, *, planned: bool = False) -> list[Event
     return events
 
 
-async def ship(
-    journal: AsyncJournal, conversation: str, run: str, events: Sequence[Event], *, source: str, said: int = 0
-) -> None:
-    """Store output of a run that no longer has the conversation, once for each source, and seal the run.
+def ship(journal: Journal, conversation: str, run: str, events: Sequence[Event]) -> None:
+    """Store output of a run that no longer has the conversation, once, and seal the run.
 
-    What of it the journal has already is left out. `said` characters of an answer to no named request are stored.
+    What of it the journal has already is left out.
     """
-    await journal.apart(lambda: _ship(journal.journal, conversation, run, events, source=source, said=said))
-
-
-def _ship(
-    journal: Journal, conversation: str, run: str, events: Sequence[Event], *, source: str, said: int = 0
-) -> None:
     for _ in range(_TRIES):
         head = journal.head(conversation).head
         state = journal.run(conversation, run)
         stored = _Stored(journal, conversation, run, state)
         first = state.late if state is not None else 0
-        words = [
-            RunLate(n, what, payload) for n, (what, payload) in enumerate(stored.late(events, said), first)
+        words = [RunLate(n, what, payload) for n, (what, payload) in enumerate(stored.late(events), first)]
+        results = [
+            ToolLate(each.message, each.call, each.outcome, each.text, each.cut)
+            for each in events
+            if isinstance(each, ToolFinished) and stored.lacks(each)
         ]
-        results = [_result(each) for each in events if isinstance(each, ToolFinished) and stored.lacks(each)]
         if not words and not results and state is not None and state.outcome == "completed":
             return
         try:
@@ -132,7 +126,7 @@ def _ship(
                 conversation,
                 [*words, *results, RunSealed()],
                 run=run,
-                dedup=Dedup(f"late:{conversation}", source),
+                dedup=Dedup(f"late:{conversation}", run),
                 expect=Expect(head=head),
             )
         except HeadMoved:
@@ -143,19 +137,13 @@ def _ship(
     raise HeadMoved("The conversation moves too fast for this run's output to find its place.")
 
 
-async def hand_in(
-    journal: AsyncJournal, conversation: str, run: str, events: Sequence[Event], *, instance: str
-) -> None:
+def hand_in(journal: Journal, conversation: str, run: str, events: Sequence[Event], instance: str) -> None:
     """Store what a dead instance held of a run, once: as what it is while its run is open, as late output after."""
-    await journal.apart(lambda: _hand_in(journal.journal, conversation, run, events, instance))
-
-
-def _hand_in(journal: Journal, conversation: str, run: str, events: Sequence[Event], instance: str) -> None:
     name = f"run:{conversation}"
     for _ in range(_TRIES):
         head = journal.head(conversation)
         if head.run != run:
-            _ship(journal, conversation, run, events, source=run)
+            ship(journal, conversation, run, events)
             return
         lease = journal.claim(name, f"sweep {run}", _LOOK_SECONDS)
         if lease is None and journal.holder(name) == instance:  # who has its spool knows that it is dead
@@ -220,11 +208,8 @@ class _Stored:
         for event in events:
             match event:
                 case ReplyDelta(request, offset, text) if request not in closed | whole:
-                    rest, end = text[max(0, told.get(request, 0) - offset) :], ends.get(request, 0)
-                    told[request] = max(told.get(request, 0), offset + len(text))
-                    if (
-                        rest
-                    ):  # at the end of what is there, also where a crashed server has lost the last of it
+                    rest, end = _rest(told, request, offset, text), ends.get(request, 0)
+                    if rest:  # at the end of what is there: a crashed server may have lost the last of it
                         found.append(ReplyDelta(request, end, rest))
                         ends[request] = end + len(rest)
                 case MessageAssistant(request=request) | MessagePartial(request=request):
@@ -235,22 +220,16 @@ class _Stored:
                     found.append(event)
         return found
 
-    def late(
-        self, events: Sequence[Event], said: int
-    ) -> list[tuple[Literal["token", "tool"], dict[str, Any]]]:
+    def late(self, events: Sequence[Event]) -> list[tuple[Literal["token", "tool"], dict[str, Any]]]:
         """The words that are not there, and the calls that were asked for. Nothing is said twice."""
         told = {request: len(text) for request, text in self._said.items()}
         answered = set(self._answered)
         found: list[tuple[Literal["token", "tool"], dict[str, Any]]] = []
 
         def say(request: int, offset: int, text: str) -> None:
-            rest = text[max(0, told.get(request, 0) - offset) :]
-            told[request] = max(told.get(request, 0), offset + len(text))
-            if rest:
+            if rest := _rest(told, request, offset, text):
                 found.append(("token", {"text": rest}))
 
-        if said:
-            told[self._last] = max(said, told.get(self._last, 0))
         for event in events:
             request = getattr(event, "request", 0) or self._last
             match event:
@@ -266,14 +245,17 @@ class _Stored:
         return found
 
 
+def _rest(told: dict[int, int], request: int, offset: int, text: str) -> str:
+    """What of this was not told yet; from now on it was."""
+    before = told.get(request, 0)
+    told[request] = max(before, offset + len(text))
+    return text[max(0, before - offset) :]
+
+
 def _events(journal: Journal, conversation: str, after: int, upto: int = ALL_SEQS) -> Iterator[Recorded]:
     while page := journal.read(conversation, after=after, upto=upto):
         yield from page
         after = page[-1].seq
-
-
-def _result(event: ToolFinished) -> ToolLate:
-    return ToolLate(event.message, event.call, event.outcome, event.text, event.cut)
 
 
 def repair(db: Any, session_id: str, run_id: str) -> dict[str, Any]:  # noqa: ANN401  (a SessionDB)
@@ -281,7 +263,7 @@ def repair(db: Any, session_id: str, run_id: str) -> dict[str, Any]:  # noqa: AN
 
     A run that is still open somewhere alive is not touched: that is a RunConflict.
     """
-    journal: Journal = db.journal
+    journal: Journal = getattr(db, "_db", db).journal  # also that behind an AsyncSessionDB
     stretch = journal.stretch(session_id)
     if stretch is None:
         raise NoSuchConversation(f"There is no session {session_id}.")
@@ -304,7 +286,7 @@ def mend(journal: Journal, conversation: str, run_id: str) -> None:
         known = journal.run(conversation, run_id)
         if known is not None and known.finished is not None:
             return
-        lease = journal.claim(name, f"repair {run_id}", _LOOK_SECONDS)
+        lease = journal.claim(name, f"repair {run_id}"[:ID_CHARS_MAX], _LOOK_SECONDS)
         if lease is not None:
             try:
                 _end(journal, conversation, run_id, lease)
@@ -329,11 +311,11 @@ def _end(journal: Journal, conversation: str, run_id: str, lease: Lease) -> None
         step = run.step
         if step and (run.waits or run.handed) and run.at_rest:
             raise RunConflict(f"Run {run_id} waits for an answer, or for a sub-agent.", hint="answer it")
-        events = interruption(run, _GONE)
+        events = interruption(run, GONE)
     elif head.run is not None:
         raise RunConflict(f"Another run than {run_id} is open.")
     else:  # it died before it could say that it had begun: what waited for it was its input
-        events = [RunStarted(list(turns.waiting)), RunFinished("interrupted", _GONE)]
+        events = [RunStarted(list(turns.waiting)), RunFinished("interrupted", GONE)]
     journal.append(conversation, events, run=run_id, lease=lease)
 
 
@@ -373,7 +355,7 @@ def open_rows(
 ) -> list[Row]:
     """The last rows, or the last before a seq, after a look for output that came late."""
     shown, _ = fold_page(journal, conversation, before, limit)
-    if any(row.state == "pending" for row in shown.rows) and retry_now(journal, conversation, shown):
+    if any(row.state == "pending" for row in shown.rows) and _retry(journal, conversation, shown):
         shown, _ = fold_page(journal, conversation, before, limit)
     return shown.rows
 
@@ -405,13 +387,11 @@ def _above(journal: Journal, conversation: str, late: Recorded, first: int) -> b
     return state is not None and state.finished is not None and state.finished < first
 
 
-async def retry(journal: AsyncJournal, conversation: str, shown: Transcript) -> bool:
-    """Look again for the output of runs whose marker is pending. True if something is shown otherwise now."""
-    return await journal.apart(lambda: retry_now(journal.journal, conversation, shown))
+def _retry(journal: Journal, conversation: str, shown: Transcript) -> bool:
+    """Look again for the output of runs whose marker is pending. True if something is shown otherwise now.
 
-
-def retry_now(journal: Journal, conversation: str, shown: Transcript) -> bool:
-    """The same, for a caller without a loop. It comes back soon: a store that does not take writes is not waited for."""
+    It comes back soon: a store that does not take writes is not waited for.
+    """
     key = (journal.incarnation, journal.user, conversation)
     pending = [row for row in shown.rows if row.kind == "marker" and row.state == "pending"]
     changed: list[bool] = []
@@ -442,18 +422,17 @@ _lock = threading.Lock()
 
 def _look(journal: Journal, conversation: str, row: Row, run: str, shown: Transcript) -> bool:
     """One look at one run, by one reader at a time."""
-    lease = journal.claim(f"recover:{conversation}:{run}", f"reader {run}", _LOOK_SECONDS)
+    name, reader = f"recover:{conversation}:{run}"[:ID_CHARS_MAX], f"reader {run}"[:ID_CHARS_MAX]
+    lease = journal.claim(name, reader, _LOOK_SECONDS)
     if lease is None:
         return False
     try:
         state = _verdict(journal, conversation, row, run, shown)
         if state is None:
             return False
-        once = Dedup(f"recovered:{conversation}", run)
-        try:
+        with suppress(DedupReused, LeaseLost):
+            once = Dedup(f"recovered:{conversation}", run)
             journal.append(conversation, [RunRecovered(state)], run=run, dedup=once)
-        except (DedupReused, LeaseLost):
-            return True
         return True
     finally:
         journal.release(lease)
@@ -482,5 +461,5 @@ def _swept(journal: Journal, conversation: str, state: RunState) -> bool:
     started = journal.fact(conversation, state.started) if state.started is not None else None
     event = started.event if started is not None else None
     owner = event.instance if isinstance(event, RunStarted) else ""
-    found: Instance | None = next((each for each in journal.instances() if each.id == owner), None)
-    return found is not None and (found.ended_at is not None or found.swept_at is not None)
+    gone = {each.id for each in journal.instances() if each.ended_at is not None or each.swept_at is not None}
+    return owner in gone

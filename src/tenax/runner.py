@@ -17,14 +17,15 @@ from typing import Literal
 
 import msgspec
 
+from tenax.agent.held import Held
 from tenax.agent.history import History
-from tenax.agent.loop import Agent, Ended, Holder, Rendered, Run
+from tenax.agent.loop import Agent, Ended, Rendered, Run
 from tenax.changes import Changes
 from tenax.errors import ConfigError, Gone, LeaseLost, NoSuchConversation, StoreUnavailable, TenaxError
 from tenax.events import ApprovalAnswered, Event, RunFinished, RunStarted, RunStop
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Lease
-from tenax.recovery import interruption
+from tenax.recovery import GONE, interruption
 from tenax.tools.delegate import TASK, Made, made_by
 from tenax.views.turns import OpenRun, Turns
 
@@ -48,7 +49,6 @@ class Policy(msgspec.Struct, frozen=True):
 
     folder: Path
     resume: Literal["auto", "ask"] = "auto"
-    resume_seconds: float = RESUME_SECONDS
     asks: bool = True
     """Whether somebody can be asked for an approval."""
 
@@ -66,18 +66,18 @@ class Lanes:
         journal: AsyncJournal,
         agent: Callable[[str], Awaitable[Agent]],
         policy: Policy,
-        holder: Holder,
-        compact: Callable[[Run], Awaitable[bool]] | None = None,
-        answered: Callable[[str], None] = lambda _conversation: None,
-        evicted: Callable[[str], None] = lambda _conversation: None,
-        changes: Changes | None = None,
+        held: Held,
+        compact: Callable[[Run], Awaitable[bool]],
+        answered: Callable[[str], None],
+        evicted: Callable[[str], None],
+        changes: Changes,
     ) -> None:
         self._journal = journal
         self._agent = agent
         self._answered = answered
         self._evicted = evicted
         self._policy = policy
-        self._holder = holder
+        self._held = held
         self._compact = compact
         self._changes = changes
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -292,7 +292,7 @@ class Lanes:
     def _look_again_at_expiry(self, history: History) -> None:
         """An approval that nobody answers is denied when its time is over, without anybody coming by."""
         run = history.turns.run
-        calls = run.step.open if run is not None and run.step is not None else []
+        calls = run.open if run is not None else []
         ends = [each.asked.expires_at for each in calls if each.asked and not each.answered]
         late = [each.handed_at + int(each.started.deadline * 1e6) for each in calls
                 if each.started and each.handed and not each.handed.asks]  # fmt: skip
@@ -322,7 +322,7 @@ class Lanes:
             lease,
             run,
             folder=self._policy.folder,
-            holder=self._holder,
+            held=self._held,
             asks=self._policy.asks,
             compact=self._compact,
             kin=self,
@@ -350,7 +350,7 @@ class Lanes:
                 if found is not None:
                     await self.tell(history.conversation)
                 return found
-            why = "Somebody else took over." if taken else "The process that ran it is gone."
+            why = "Somebody else took over." if taken else GONE
             await self._append(history, lease, turns.run.id, *interruption(turns.run, why))
             await history.catch_up()  # something else may have come between
             turns = history.turns
@@ -401,7 +401,7 @@ class Lanes:
             policy.resume == "auto"
             and not before.stop
             and before.started.attempt + (not before.planned) <= RESUMES_MAX
-            and age_us < policy.resume_seconds * 1e6
+            and age_us < RESUME_SECONDS * 1e6
             and turns.newest_person <= max(before.inputs, default=0)
             and before.started.place == policy.place
         )
@@ -409,4 +409,4 @@ class Lanes:
 
 def _parked(run: OpenRun) -> bool:
     """Whether a run waits, or waited, for a person or a sub-agent, and nothing of it is under way."""
-    return run.step is not None and run.at_rest and any(each.asked or each.handed for each in run.step.open)
+    return run.at_rest and any(each.asked or each.handed for each in run.open)

@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -23,15 +22,13 @@ from tenax import journal as journals
 from tenax.agent.compact import Compactor, Outcome, used
 from tenax.agent.held import Held
 from tenax.agent.history import History, context_at
-from tenax.agent.instructions import instructions
 from tenax.agent.loop import Agent, Limits, Rendered
-from tenax.agent.prompt import PROMPT
-from tenax.agent.skills import ReadSkill, Skills
 from tenax.agent.titles import give_title
-from tenax.agent.tour import TOUR, tour_model
+from tenax.agent.tour import TOUR
+from tenax.answerers import Answerers, own_files
 from tenax.attachments import COUNT_MAX, Attachments
 from tenax.changes import Changes, PutBack, TurnChanges
-from tenax.config import Config, secrets
+from tenax.config import Config
 from tenax.errors import (
     CannotOpen,
     ConfigError,
@@ -43,8 +40,6 @@ from tenax.errors import (
     TenaxError,
 )
 from tenax.events import (
-    DELEGATE,
-    TEMPORARY,
     ApprovalAnswered,
     ApprovalAsked,
     ConversationArchived,
@@ -62,37 +57,20 @@ from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Dedup, Erased, Hits, Recorded, Summary
 from tenax.listing import LiveList
 from tenax.live import SHOWN_ROWS, Live, Lives
-from tenax.memory.keep import Memory
-from tenax.models import Model, ToolSpec, connect
+from tenax.models import Model, ToolSpec
 from tenax.parts import Part, Text
-from tenax.readers import UNREMEMBERED, Readers
 from tenax.recovery import mend, open_rows
 from tenax.rules import Rule, exactly, proposals
 from tenax.runner import RESUME_SECONDS, Lanes, Policy
 from tenax.schedules import Scheduler
 from tenax.sessions import SessionDB
-from tenax.settings import Rules, add_rule, choose_model, remove_rule
-from tenax.tools import (
-    Asks,
-    Call,
-    EditFile,
-    FindFiles,
-    Gate,
-    ReadFile,
-    SearchFiles,
-    Tool,
-    WriteFile,
-)
+from tenax.settings import add_rule, choose_model, remove_rule
 from tenax.tools.ask import WORDS_CHARS_MAX, Ask
-from tenax.tools.delegate import BRIEF, STEPS_MAX, Delegate, made_in
-from tenax.tools.mcp import McpServers
-from tenax.tools.memory import UseMemory
-from tenax.tools.recollect import SearchConversations
-from tenax.tools.redact import Redact
-from tenax.tools.sandbox import Sandbox
+from tenax.tools.base import Call, Tool
+from tenax.tools.delegate import Delegate, made_in
+from tenax.tools.gate import Asks
 from tenax.tools.schedule import UseSchedules
-from tenax.tools.shell import Background, Finished, Shell
-from tenax.tools.todo import Todo
+from tenax.tools.shell import Finished
 from tenax.views.transcript import Change, Row, Transcript
 from tenax.views.turns import Turns
 
@@ -104,7 +82,6 @@ _CLOSE_SECONDS = 5.0
 _UPKEEP_SECONDS = 10.0
 _COLLECT_SECONDS = 3600.0
 _TITLE_SECONDS = 30.0
-_SOURCES_MAX = 10_000
 _FOLDED_AT_ONCE = 5000
 """How many events are folded for a figure, while everybody else waits."""
 _NOT_ASKED = "Nothing was asked there, or it was answered already."
@@ -155,50 +132,47 @@ class Runtime:
         on_held: Callable[[str, int], None] | None = None,
         context_files: bool = True,
     ) -> None:
-        self._config = config
         self._owns = journal is None
         self._sync = journal if journal is not None else open_store(config, user)
         self.journal = AsyncJournal(self._sync)
-        self._models = models
-        self._asks = asks
         self._serves = serves
-        self._limits = limits or Limits(
-            dollars_conversation=config.budget_conversation, dollars_day=config.budget_day
+        self._answerers = Answerers(
+            config,
+            self.journal,
+            self._process_ended,
+            self._offers,
+            models=models,
+            limits=limits
+            or Limits(dollars_conversation=config.budget_conversation, dollars_day=config.budget_day),
+            context_files=context_files,
         )
-        self._context_files = context_files
-        self._skills = Skills(
-            config.places.data / "skills" if self._owner else None,
-            config.tools_folder if context_files else None,
-        )
+        self._owner = self._answerers.owner
+        self.mcp = self._answerers.mcp
+        self._background = self._answerers.background
+        self._readers = self._answerers.readers
+        self.memory = self._readers.memory
+        """What is remembered beyond a conversation."""
         self._lives = Lives(self.journal)
         self.list = LiveList(self.journal)
         self.attachments = Attachments(self.journal)
         self._held = Held(self.journal, config.places.data / "spool", self._on_held(on_held))
         self._changes = Changes(
-            self.journal, config.tools_folder, config.places.data / "files", _own_files(config)
+            self.journal, config.tools_folder, config.places.data / "files", own_files(config)
         )
-        self._rules = Rules(config, allows=self._owner)
-        self._redact = Redact(lambda: secrets(self._config))
-        self.mcp = McpServers(config.tools_folder, config.places.state / "mcp", self._other_tools)
-        """The servers whose tools are offered beside our own. They are the owner's, and nobody else's."""
-        self._background = Background(
-            Sandbox(_own_files(config)),
-            self._process_ended,
-            config.places.data / "background",
-            self._sync.user or "",
-            self._redact,
-        )
-        self._agent: Agent | None = None
-        self._apart: dict[str, Agent] = {}
-        """Who answers where nothing is remembered, by the source of the conversation."""
-        self._readers = Readers(self.journal, config, self._reviewer, self._made_anew)
-        self._before: list[Agent] = []
-        """Agents of earlier configurations: a run that has one keeps it to its end."""
-        self._sources: dict[str, str] = {}
-        self._besides: set[asyncio.Task[None]] = set()
-        self._lanes: Lanes | None = None
         self._compactor = Compactor(self._sync, self._readers.must_keep, self._readers.compacted)
-        self._schedules = Scheduler(self.journal, self._why_silent, self._wake)
+        self.lanes = Lanes(
+            self.journal,
+            self._answerers.of,
+            Policy(config.tools_folder, config.resume, asks=asks),
+            self._held,
+            self._compactor.make_room,
+            self._answered,
+            self._evicted,
+            self._changes,
+        )
+        self.schedules = Scheduler(self.journal, self._answerers.why_silent, self.lanes.wake)
+        """What is asked by itself, and when."""
+        self._besides: set[asyncio.Task[None]] = set()
         self._upkeep: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._rests: dict[str, int] = {}
@@ -215,12 +189,12 @@ class Runtime:
 
     async def start(self) -> None:
         """Repair what dead processes left, and go on with it. Nothing has to be read for that."""
-        self.mcp.use(self._config.mcp if self._owner else {})
+        self._answerers.start()
         await self._unless_away(self._look_after)
         await self._readers.start(reviews=self._serves)
         self._upkeep = asyncio.create_task(self._keep_up(), name="upkeep")
         if self._serves:
-            self._asking = asyncio.create_task(self._schedules.run(), name="schedules")
+            self._asking = asyncio.create_task(self.schedules.run(), name="schedules")
 
     async def _look_after(self) -> None:
         """See to what nobody has: at the start all of it, later what came or moved since the last look.
@@ -236,7 +210,7 @@ class Runtime:
                 continue
             rests[name] = (await self.journal.head(name)).head
             if each.run is None or self._rests.get(name) != rests[name] or await self.journal.delegated(name):
-                if self._serves and await self._can_answer(name):
+                if self._serves and not await self._answerers.why_silent(name):
                     self.lanes.wake(name, patient=False)
                 elif each.run is not None:
                     await self._mend(name, each.run)
@@ -254,7 +228,7 @@ class Runtime:
         """Go on with what was ended in good order, and look again for what other processes leave."""
         if self._serves:
             await self._unless_away(self._go_on_all)
-        if self._serves or self._is_set_up():
+        if self._serves or self._answerers.is_set_up():
             await self._unless_away(self._held.prepare)
         collected = -_COLLECT_SECONDS
         while self._serves:
@@ -292,12 +266,10 @@ class Runtime:
             task.cancel()
         await self._lives.close()
         await self.list.close()
-        await asyncio.gather(*([self._lanes.close()] if self._lanes is not None else []), self.mcp.close())
+        await asyncio.gather(self.lanes.close(), self.mcp.close())
         await self._background.close()
         await self._readers.close(max(0.5, (until - loop.time()) / 2))
-        for agent in (self._agent, *self._before):
-            for model in agent.models if agent is not None else ():
-                await model.close()
+        await self._answerers.close()
         await self._held.close()
         if self._owns:
             try:
@@ -315,54 +287,34 @@ class Runtime:
 
         return tell
 
-    @property
-    def schedules(self) -> Scheduler:
-        """What is asked by itself, and when."""
-        return self._schedules
-
-    @property
-    def memory(self) -> Memory:
-        """What is remembered beyond a conversation."""
-        return self._readers.memory
-
     # -- who answers -----------------------------------------------------------------------------------------
 
     @property
     def config(self) -> Config:
         """What is set up now."""
-        return self._config
+        return self._answerers.config
 
     async def configure(self, config: Config) -> None:
         """Answer with this configuration from now on. A run that is under way ends as it began."""
-        self._config = config
-        self.mcp.use(config.mcp if self._owner else {})
-        self._made_anew()
+        self._answerers.use(config)
         await self._unless_away(self._look_after)
 
-    def _made_anew(self) -> None:
-        """Whoever answers next is made anew: another model, or other tools."""
-        if self._agent is not None:
-            self._before.append(self._agent)
-            self._agent = None
-            self._apart.pop(DELEGATE, None)
+    @property
+    def agent(self) -> Agent:
+        """What answers. Raises ConfigError where no model is set up."""
+        return self._answerers.whole
 
-    def _other_tools(self) -> None:
-        """The tools of a server are others: whoever answers next has them. The models stay, and a run keeps its agent."""
-        if self._agent is not None:
-            self._agent = replace(self._agent, gate=self._gate())
-            self._apart.pop(DELEGATE, None)
-            self._apart.pop(TEMPORARY, None)
+    def _offers(self) -> list[Tool[Any]]:
+        """The tools with which an agent sets other runs going."""
+        wake = partial(self.lanes.wake, patient=False)
+        return [UseSchedules(self.schedules), Delegate(self.journal, self.lanes.turns, wake)]
 
     async def use_model(self, label: str) -> None:
         """Answer with this model of the configuration from now on, here and in whatever starts later."""
         self._owner_only("chooses its model")
-        if label != self._config.model:
-            choose_model(self._config, label)
-            await self.configure(replace(self._config, model=label))
-
-    @property
-    def _owner(self) -> bool:
-        return self._sync.user == journals.LOCAL_USER
+        if label != self.config.model:
+            choose_model(self.config, label)
+            await self.configure(replace(self.config, model=label))
 
     def _owner_only(self, does: str = "makes its rules") -> None:
         if not self._owner:
@@ -370,148 +322,28 @@ class Runtime:
 
     def rules(self) -> tuple[Rule, ...]:
         """The rules as they stand. What they forbid holds for every user; what they allow only for the local one."""
-        return self._rules()
+        return self._answerers.rules()
 
     async def add_rule(self, rule: Rule) -> None:
         """Decide this for all calls of a kind, here and in every other process, from the next call on."""
         self._owner_only()
-        await asyncio.to_thread(add_rule, self._config, rule)
+        await asyncio.to_thread(add_rule, self.config, rule)
 
     async def remove_rule(self, rule: Rule) -> None:
         """Take a rule back."""
         self._owner_only()
-        await asyncio.to_thread(remove_rule, self._config, rule)
+        await asyncio.to_thread(remove_rule, self.config, rule)
 
     def rule_for(self, conversation: str, name: str, arguments: str) -> Rule | None:
         """The narrowest rule that would let a call be made without asking; None where none would, or none is needed."""
         found = self.agent.gate.weigh(name, arguments, self._call(conversation), allowed=())
         return found.rule if isinstance(found, Asks) else None
 
-    def _is_set_up(self) -> bool:
-        return self._models is not None or self._config.model is not None
-
-    def _wake(self, conversation: str) -> None:
-        self.lanes.wake(conversation)
-
-    async def _can_answer(self, conversation: str) -> bool:
-        return not await self._why_silent(conversation)
-
-    async def _why_silent(self, conversation: str) -> str:
-        """Why nobody can answer there; "" where somebody can."""
-        try:
-            await self._agent_for(conversation)
-        except ConfigError as error:
-            return str(error)
-        return ""
-
-    @property
-    def agent(self) -> Agent:
-        """What answers. Raises ConfigError where no model is set up."""
-        if self._agent is None:
-            self._agent = Agent(
-                self._connected(),
-                PROMPT,
-                self._gate(),
-                limits=self._limits,
-                memory=self.memory,
-                instructions=self._instructions,
-            )
-        return self._agent
-
-    def _gate(self) -> Gate:
-        tools: list[Tool[Any]] = [*self._tools(), UseMemory(self.memory)]
-        tools += [SearchConversations(self.journal, UNREMEMBERED), UseSchedules(self._schedules)]
-        tools.append(Delegate(self.journal, self.lanes.turns, partial(self.lanes.wake, patient=False)))
-        tools += self._readers.tools({each.name for each in tools})
-        return Gate(tools, self._rules, self._redact)
-
-    async def _agent_for(self, conversation: str) -> Agent:
-        """What answers there: in a tour the scripted model, and where nothing is remembered one without a memory."""
-        if conversation not in self._sources:
-            if len(self._sources) >= _SOURCES_MAX:
-                self._sources.clear()
-            self._sources[conversation] = (await self.journal.summary(conversation)).source
-        source = self._sources[conversation]
-        if source not in UNREMEMBERED:
-            return self.agent
-        if source == DELEGATE:
-            return self._sub_agent()
-        agent = self._apart.get(source)
-        if agent is None or (source == TEMPORARY and agent.models is not self.agent.models):
-            models = (tour_model(),) if source == TOUR else self.agent.models
-            tools: list[Tool[Any]] = [ReadFile(), WriteFile()] if source == TOUR else self._tools()
-            rules = Rules(self._config, allows=False) if source == TOUR else self._rules
-            files = None if source == TOUR else self._instructions
-            agent = Agent(
-                models, PROMPT, Gate(tools, rules, self._redact), limits=self._limits, instructions=files
-            )
-            self._apart[source] = agent
-        return agent
-
-    def _tools(self) -> list[Tool[Any]]:
-        """What every agent can do, but for that of a tour."""
-        shell = [Shell(self._background.sandbox, self._redact), *self._background.tools()]
-        own = [
-            *_tools(self._config, self._rules),
-            *shell,
-            Ask(),
-            Todo(),
-            ReadSkill(self._skills, self._rules),
-        ]
-        return [*own, *self.mcp.tools({each.name for each in own})]
-
-    def _instructions(self) -> str:
-        """What files want whoever answers to know. It is read when a stretch begins."""
-        folder, personal = self._config.tools_folder, self._config.places.config / "AGENTS.md"
-        read = partial(instructions, folder, personal, Path.home(), owner=self._owner)
-        return "\n\n".join(filter(None, [read() if self._context_files else "", self._skills.told()]))
-
-    def _sub_agent(self) -> Agent:
-        """Who does a task that was handed on: the same models, tools and rules, behind a gate of its own."""
-        if DELEGATE not in self._apart:
-            whole = self.agent
-            self._apart[DELEGATE] = replace(
-                whole,
-                prompt=f"{whole.prompt}\n\n{BRIEF}",
-                gate=whole.gate.only([each for each in whole.gate.tools() if each.delegated]),
-                limits=msgspec.structs.replace(whole.limits, steps=min(STEPS_MAX, whole.limits.steps)),
-                memory=None,
-            )
-        return self._apart[DELEGATE]
-
     async def _process_ended(self, ended: Finished) -> None:
         """Tell a conversation that its background process ended. What a dead Tenax left is answered by who serves."""
         once, wake = Dedup("background", ended.id), self._serves or not ended.lost
         with contextlib.suppress(Gone, NoSuchConversation, DedupReused):
             await self.submit(ended.conversation, ended.text, system=True, dedup=once, wake=wake)
-
-    def _connected(self) -> tuple[Model, ...]:
-        if self._models is not None:
-            return tuple(self._models)
-        if self._config.model is None:
-            raise ConfigError(
-                "No model is set up, so nobody can answer.",
-                hint="Run `tenax setup`, or `tenax demo` for a tour that needs none.",
-            )
-        return tuple(
-            connect(self._config.models[label]) for label in (self._config.model, *self._config.fallback)
-        )
-
-    @property
-    def lanes(self) -> Lanes:
-        if self._lanes is None:
-            policy = Policy(self._config.tools_folder, self._config.resume, asks=self._asks)
-            self._lanes = Lanes(
-                self.journal,
-                self._agent_for,
-                policy,
-                self._held,
-                self._compactor.make_room,
-                self._answered,
-                self._evicted,
-                self._changes,
-            )
-        return self._lanes
 
     def _answered(self, conversation: str) -> None:
         self._give_title(conversation)
@@ -521,21 +353,12 @@ class Runtime:
         """It was not used for long, and is folded no more: a boundary."""
         self._beside(f"left {conversation}", lambda: self._readers.left(conversation, "evicted"))
 
-    async def _reviewer(self, conversation: str) -> Model | None:
-        """Who looks a conversation over: the model that answers there, if it is one that the person connected."""
-        if not self._config.memory_review or not await self._can_answer(conversation):
-            return None
-        model = (await self._agent_for(conversation)).models[0]
-        over = self._limits.dollars_day
-        spent = await self.journal.spent()
-        return model if self._is_real(model) and (over is None or spent.cost < over) else None
-
     def _give_title(self, conversation: str) -> None:
         """A conversation without a title gets one from a model that can find it, while nobody waits."""
 
         async def work() -> None:
-            model = (await self._agent_for(conversation)).models[0]
-            if self._is_real(model) and (await self.journal.summary(conversation)).title is None:
+            model = (await self._answerers.of(conversation)).models[0]
+            if self._answerers.is_real(model) and (await self.journal.summary(conversation)).title is None:
                 await give_title(self.journal, model, conversation, silence=_TITLE_SECONDS)
 
         self._beside(f"title {conversation}", work)
@@ -546,11 +369,6 @@ class Runtime:
             task = asyncio.create_task(self._unless_away(work), name=name)
             self._besides.add(task)
             task.add_done_callback(self._besides.discard)
-
-    def _is_real(self, model: Model) -> bool:
-        """Whether it is a model that the person connected: not the practice model, not a script."""
-        found = [each for each in self._config.models.values() if each.name == model.name]
-        return any(each.api in {"openai", "anthropic"} for each in found)
 
     # -- talking ---------------------------------------------------------------------------------------------
 
@@ -597,7 +415,8 @@ class Runtime:
             raise InvalidInput(f"A message takes {COUNT_MAX} attachments.", hint="Send the rest apart.")
         lanes = self.lanes
         if not system:
-            await self._agent_for(conversation)  # who could not be answered is told before anything is stored
+            # Who could not be answered is told before anything is stored.
+            await self._answerers.of(conversation)
         busy: Any = "queue" if how == "take over" else how
         message = MessageUser(parts, author, ask=True, how=busy, system=system)
         (stored,) = await self.journal.append(conversation, [message], dedup=dedup)
@@ -626,7 +445,7 @@ class Runtime:
 
     async def questions(self, conversation: str) -> list[Question]:
         """The approvals that wait, and how each can be answered."""
-        run = (await self._history(conversation)).turns.run
+        run = (await self.lanes.turns(conversation)).run
         return [
             await self._question(conversation, each.asked)
             for each in (run.waits if run is not None else ())
@@ -634,18 +453,18 @@ class Runtime:
         ]
 
     async def _question(self, conversation: str, asked: ApprovalAsked) -> Question:
-        gate = (await self._agent_for(conversation)).gate
+        gate = (await self._answerers.of(conversation)).gate
         found = gate.weigh(
             asked.name, asked.arguments, self._call(conversation, asked.message, asked.call), allowed=()
         )
         standing = not isinstance(found, Asks) or found.standing
-        always: list[str] = []
-        if isinstance(found, Asks) and standing and self._owner and self._sources[conversation] != TOUR:
+        source, always = await self._answerers.source(conversation), list[str]()
+        if isinstance(found, Asks) and standing and self._owner and source != TOUR:
             always = proposals(asked.touches, paths=found.tool.paths) * (found.touches == asked.touches)
         return Question(asked.message, asked.call, standing, always)
 
     def _call(self, conversation: str, message: int = 0, call: str = "") -> Call:
-        return Call(self._sync.user or "", conversation, message, call, self._config.tools_folder)
+        return Call(self._sync.user or "", conversation, message, call, self.config.tools_folder)
 
     async def answer(
         self,
@@ -662,7 +481,7 @@ class Runtime:
         `always` makes a rule of the pattern first, which has to fit this call. Only the local user can: the rules are
         those of the person who runs this Tenax. A question of the model is answered with `once` and `words`, or with `no`.
         """
-        run = (await self._history(conversation)).turns.run
+        run = (await self.lanes.turns(conversation)).run
         waits = [each.asked for each in run.waits if each.asked is not None] if run is not None else []
         asked = next((each for each in waits if (each.message, each.call) == (message, call)), None)
         if run is None or asked is None:
@@ -721,6 +540,8 @@ class Runtime:
         run = (await self.journal.head(conversation)).run
         if run is not None and await self.journal.holder(f"run:{conversation}") is None:
             await self._unless_away(partial(self._mend, conversation, run))
+            if self._serves:  # a lane that came meanwhile could not claim it, and nobody else goes on with it
+                self.lanes.wake(conversation, patient=False)
         return await self.journal.apart(
             lambda: open_rows(self._sync, conversation, before=before, limit=limit)
         )
@@ -735,14 +556,14 @@ class Runtime:
         async for each in self.journal.tail(conversation, after):
             yield each.seq, shown.apply(each)
 
-    async def live(self, conversation: str) -> Live:
+    async def live(self, conversation: str, hint: asyncio.Event) -> Live:
         """The conversation as it stands and moves, folded once for all who watch it here. Let go of it with `leave`."""
         await self.transcript(conversation, limit=SHOWN_ROWS)  # looks for what came late
-        return self._lives.enter(conversation)
+        return self._lives.enter(conversation, hint)
 
-    def leave(self, live: Live) -> None:
+    def leave(self, live: Live, hint: asyncio.Event) -> None:
         """Watch it no longer."""
-        self._lives.leave(live)
+        self._lives.leave(live, hint)
 
     async def changes(self, conversation: str, turn: str | None = None) -> list[TurnChanges]:
         """What the last turns changed in the folder, or what one of them did: the turn of a run, or a putting back by its seq."""
@@ -760,7 +581,7 @@ class Runtime:
             await history.catch_up()
             context_used = used(history.context)
         try:
-            room = (await self._agent_for(conversation)).models[0].context
+            room = (await self._answerers.of(conversation)).models[0].context
         except ConfigError:
             room = None
         known = spent.unpriced == 0
@@ -788,7 +609,7 @@ class Runtime:
             ):
                 history.context.know(named)
         opened = history.context.opened
-        agent = await self._agent_for(conversation)
+        agent = await self._answerers.of(conversation)
         model = next((each for each in agent.models if each.name == event.model), None)
         if opened is None or model is None:
             raise InvalidInput(f"{event.model} is not set up here, so its request cannot be shown.")
@@ -905,68 +726,25 @@ class Runtime:
 
     async def compact(self, conversation: str) -> Outcome:
         """Shorten the context now, whatever its length."""
-        agent = await self._agent_for(conversation)
-        if self._models is None and not self._is_real(agent.models[0]):
+        agent = await self._answerers.of(conversation)
+        if not self._answerers.can_summarise(agent.models[0]):
             raise InvalidInput(
                 "This model cannot write a summary.", hint="Connect another one with `tenax setup`."
             )
         return await self._compactor.by_hand(self.journal, agent, conversation)
 
-    async def _history(self, conversation: str) -> History:
-        history = History(self.journal, conversation)
-        await history.catch_up()
-        return history
-
 
 def open_store(config: Config, user: str = journals.LOCAL_USER) -> Journal:
     """The store of this configuration; its usual place is made for the first time."""
     if config.store_url == f"sqlite:///{config.places.database}":
-        _make(config.places.data)
+        folder = config.places.data
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise CannotOpen(
+                f"{folder} cannot be made: {error.strerror}.", hint="set TENAX_HOME to a folder of yours"
+            ) from error
     return journals.open(config.store_url, user=user)
-
-
-def _own_files(config: Config) -> list[Path]:
-    """What no command may see: the settings with their keys, the store, the logs."""
-    places = config.places
-    store = [config.store_url.removeprefix("sqlite:///")] if config.store_url.startswith("sqlite:///") else []
-    settings = [config.file, config.file.with_name("secrets.toml")]
-    return [places.config, places.data, places.state, *settings, *map(Path, store)]
-
-
-def _tools(config: Config, rules: Callable[[], Iterable[Rule]]) -> list[Tool[Any]]:
-    """What every agent can do in the world."""
-    from tenax.tools.web import (  # noqa: PLC0415  (brings HTTP along)
-        Brave,
-        FetchPage,
-        SearchWeb,
-        Searxng,
-        Tavily,
-    )
-
-    tools: list[Tool[Any]] = [
-        ReadFile(),
-        WriteFile(),
-        EditFile(),
-        FindFiles(rules),
-        SearchFiles(rules),
-        FetchPage(),
-    ]
-    if config.searxng is not None:
-        tools.append(SearchWeb(Searxng(config.searxng)))
-    elif config.brave is not None:
-        tools.append(SearchWeb(Brave(config.brave)))
-    elif config.tavily is not None:
-        tools.append(SearchWeb(Tavily(config.tavily)))
-    return tools
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise CannotOpen(
-            f"{folder} cannot be made: {error.strerror}.", hint="set TENAX_HOME to a folder of yours"
-        ) from error
 
 
 def _settled(turns: Turns, seq: int) -> bool:

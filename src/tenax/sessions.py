@@ -10,6 +10,9 @@ says where. `AsyncSessionDB` has the same methods, awaited.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -46,13 +49,13 @@ from tenax.events import (
 )
 from tenax.journal.aio import THREADS, Threads, Twin, awaited
 from tenax.journal.base import Erased, Expect, Hits, Lease, Recorded, Stretch, Summary
+from tenax.journal.plan import ID_CHARS_MAX
 from tenax.parts import Text, ToolResult, text_of
 from tenax.recovery import rows_of
 from tenax.views.context import Context
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import Sequence
 
     from tenax.journal import Journal
 
@@ -67,6 +70,8 @@ _KINDS: dict[str, type[MessageUser | MessageAssistant | MessageSystem | MessageT
 _ROLES = {kind.kind: role for role, kind in _KINDS.items()}
 _LATE = ("token", "tool", "tool_complete")
 _TRIES = 20
+_LOCK_SECONDS = (1e-6, 7 * 86400.0)
+"""The shortest and the longest time that a lock is kept."""
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
@@ -118,9 +123,7 @@ class SessionDB:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     # -- sessions and messages -------------------------------------------------------------------------------
@@ -131,10 +134,8 @@ class SessionDB:
         user = self.journal.user or ""
         opened = ConversationOpened(user, session_id, source=source, parent=parent, extra=fields)
         events: list[Event] = [opened] if title is None else [opened, ConversationTitled(title)]
-        try:
+        with suppress(ConversationExists):
             self.journal.append(self.journal.ids.conversation(), events)
-        except ConversationExists:
-            return session_id
         return session_id
 
     def get_session(self, session_id: str, *, rows: bool = False) -> dict[str, Any] | None:
@@ -293,7 +294,9 @@ class SessionDB:
 
     def try_acquire_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = 300.0) -> bool:
         """Keep others from paying for the same summary. It saves money, it does not guard the commit."""
-        return self.journal.claim(_lock(session_id), holder, ttl_seconds) is not None
+        shortest, longest = _LOCK_SECONDS
+        seconds = min(max(ttl_seconds, shortest), longest)
+        return self.journal.claim(_lock(session_id), holder, seconds) is not None
 
     def release_compression_lock(self, session_id: str, holder: str) -> None:
         """Give the lock back, if this holder has it."""
@@ -312,13 +315,18 @@ class SessionDB:
         conversation = self._stretch(session_id).conversation
         if kind != "stream_end" and kind not in _LATE:
             raise InvalidInput(f"A run event is one of {', '.join(_LATE)} or stream_end, not {kind!r}.")
+        if not isinstance(payload, Mapping | None):
+            raise InvalidInput("The payload of a run event is a mapping.")
+        said = {key: value for key, value in (payload or {}).items() if value is not None}
+        if kind == "token" and said.get("text", "") == "":
+            return  # no words, no output
         for _ in range(_TRIES):
             head = self.journal.head(conversation).head
             before = self.journal.run(conversation, run_id)
             late: Event = RunSealed()
             if kind != "stream_end":
                 index = before.late if before is not None else 0
-                late = RunLate(index, kind, dict(payload or {}))  # type: ignore[arg-type]  # checked above
+                late = RunLate(index, kind, said)  # type: ignore[arg-type]  # checked above
             elif before is not None and before.sealed is not None:
                 return
             try:
@@ -421,9 +429,7 @@ class SessionDB:
                 f"Session {session_id} was ended ({stretch.reason}); it takes no more messages."
             )
         stored = self.journal.append(conversation, events)
-        stands_in = session_id
-        if stretch.ended_at is not None or self.journal.head(conversation).stretch != session_id:
-            stands_in = self.journal.head(conversation).stretch or session_id
+        stands_in = self.journal.head(conversation).stretch or session_id
         return StoredMessage(stands_in, conversation, stored[-1].seq)
 
     def _summary(self, stretch: Stretch) -> Recorded | None:
@@ -435,7 +441,8 @@ class SessionDB:
 
 
 def _lock(session_id: str) -> str:
-    return f"compress:{session_id}"
+    name = f"compress:{session_id}"
+    return name if len(name) <= ID_CHARS_MAX else f"compress:{sha256(name.encode()).hexdigest()}"
 
 
 def _message_of(message: Mapping[str, Any]) -> Event:
@@ -445,7 +452,7 @@ def _message_of(message: Mapping[str, Any]) -> Event:
 
 def _message(role: str, content: Any, fields: Mapping[str, Any]) -> Event:  # noqa: ANN401  (text, or a provider's parts)
     """A message as the event of its role. What is not plain text is kept as it came, beside its words."""
-    kind = _KINDS.get(role)
+    kind = _KINDS.get(role) if isinstance(role, str) else None
     if kind is None:
         raise InvalidInput(f"A role is one of {', '.join(_KINDS)}, not {role!r}.")
     extra = dict(fields)

@@ -15,7 +15,7 @@ import re
 import secrets
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any, Final
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from tenax.config import Config, Secret, mcp_settings, read_rules
+from tenax.config import Config, Secret, mcp_settings, parsed, read_rules, read_text
 from tenax.errors import ConfigError, InvalidInput
 from tenax.rules import Rule, mistake
 
@@ -59,28 +59,22 @@ def add_model(
     if choose:
         _refuse_locked(config)
     with _turn(config.file):
-        return _add_model(config, label, values, key=key, choose=choose)
+        wanted, section, keys = _known(config.file), dict(values), ""
+        if key is not None:
+            section["key"], keys = _with_secret(config.file, label, key)
+        models = wanted.setdefault("models", {})
+        label = next(each for each in _numbered(label) if models.get(each, section) == section)
+        models[label] = section
+        if choose:
+            wanted["model"] = label
 
+        def add(document: Any) -> None:  # noqa: ANN401
+            if choose:
+                _choose(document, label)
+            _put(document, "models", label, section)
 
-def _add_model(
-    config: Config, label: str, values: Mapping[str, Any], *, key: str | None, choose: bool
-) -> str:
-    text, keys = _text(config.file), config.file.with_name("secrets.toml")
-    wanted, section = _parsed(text, config.file), dict(values)
-    kept = ""
-    if key is not None:
-        name, kept = _with_secret(keys, label, key)
-        section["key"] = f"secret:{name}"
-    models = wanted.setdefault("models", {})
-    label = next(each for each in _numbered(label) if models.get(each, section) == section)
-    models[label] = section
-    if choose:
-        wanted["model"] = label
-    changed = _edited(text, wanted, label, section, config.file)
-    if kept:
-        _write(keys, kept, mode=_NEW_MODE)
-    _write(config.file, changed)
-    return label
+        _change(config.file, wanted, add, _add_by_hand(label), keys)
+        return label
 
 
 def choose_model(config: Config, label: str) -> None:
@@ -89,9 +83,8 @@ def choose_model(config: Config, label: str) -> None:
     if label not in config.models:
         raise ConfigError(f"There is no model {label!r}.", hint=f"There are: {', '.join(config.models)}.")
     with _turn(config.file):
-        text = _text(config.file)
-        known = _parsed(text, config.file) | {"model": label}
-        _write(config.file, _edited(text, known, label, None, config.file))
+        wanted = _known(config.file) | {"model": label}
+        _change(config.file, wanted, lambda document: _choose(document, label), _add_by_hand(label))
 
 
 def add_rule(config: Config, rule: Rule) -> None:
@@ -99,7 +92,7 @@ def add_rule(config: Config, rule: Rule) -> None:
     if said := mistake(rule):
         raise InvalidInput(f"This cannot be a rule: its {said}.")
     with _turn(config.file):
-        text, known = _text(config.file), read_rules(config.file)
+        text, known = read_text(config.file) or "", read_rules(config.file)
         if rule in known:
             return
         values = {"verdict": rule.verdict, "tool": rule.tool, "touches": rule.touches}
@@ -111,7 +104,7 @@ def add_rule(config: Config, rule: Rule) -> None:
 def remove_rule(config: Config, rule: Rule) -> None:
     """Take a rule back. What stands around it in the file stays, comments too."""
     with _turn(config.file):
-        text, known = _text(config.file), read_rules(config.file)
+        text, known = read_text(config.file) or "", read_rules(config.file)
         if rule not in known:
             raise InvalidInput("There is no such rule any more.", hint="Look at the list again.")
         lines = text.splitlines(keepends=True)
@@ -131,57 +124,37 @@ def set_server(
 ) -> None:
     """Write the section [mcp.NAME], or with None take it away. `key` is the key itself."""
     with _turn(config.file):
-        text, keys, kept = _text(config.file), config.file.with_name("secrets.toml"), ""
-        wanted = _parsed(text, config.file)
+        wanted, keys = _known(config.file), ""
         servers = wanted.setdefault("mcp", {})
         if values is None and servers.pop(name, None) is None:
             raise InvalidInput(f"There is no server {name} any more.", hint="Look at the list again.")
         if values is not None:
             servers[name] = dict(values)
             if key:
-                secret, kept = _with_secret(keys, f"MCP_{name}", key)
-                servers[name]["key"] = f"secret:{secret}"
+                servers[name]["key"], keys = _with_secret(config.file, f"MCP_{name}", key)
             mcp_settings(name, servers[name], config.file, {})  # what could not be read again is not written
-        changed = _with_servers(text, wanted, name, config.file)
-        if kept:
-            _write(keys, kept, mode=_NEW_MODE)
-        _write(config.file, changed)
+
+        def change(document: Any) -> None:  # noqa: ANN401
+            if values is None:
+                del document["mcp"][name]
+            else:
+                _put(document, "mcp", name, servers[name])
+
+        by_hand = f"Change [mcp.{name}] by hand; docs/CONFIGURATION.md says what it holds."
+        _change(config.file, wanted, change, by_hand, keys)
 
 
 def trust_server(config: Config, name: str, *, trusted: bool) -> None:
     """Let what a server says about its own tools count, or no longer."""
-    known = _parsed(_text(config.file), config.file).get("mcp", {}).get(name)
+    known = _known(config.file).get("mcp", {}).get(name)
     if known is None:
         raise InvalidInput(f"There is no server {name} any more.", hint="Look at the list again.")
     set_server(config, name, {**known, "trusted": trusted})
 
 
-def _with_servers(text: str, wanted: dict[str, Any], name: str, file: Path) -> str:
-    """The text with this server as it is wanted. It is compared with what it should say."""
-    with suppress(TOMLKitError, TypeError, ValueError, KeyError):
-        document: Any = tomlkit.parse(text)
-        if (section := wanted["mcp"].get(name)) is None:
-            del document["mcp"][name]
-        elif name in document.get("mcp", {}):
-            document["mcp"][name].update(section)
-        else:
-            table = tomlkit.table()
-            table.update(section)
-            document.setdefault("mcp", tomlkit.table(is_super_table=True))[name] = table
-        changed = tomlkit.dumps(document)
-        if tomllib.loads(changed).get("mcp", {}) == wanted["mcp"] and (
-            tomllib.loads(changed) | {"mcp": None} == wanted | {"mcp": None}
-        ):
-            return changed
-    raise ConfigError(
-        f"{file} is written in a way that Tenax cannot change without harm.",
-        hint=f"Change [mcp.{name}] by hand; docs/CONFIGURATION.md says what it holds.",
-    )
-
-
 def _write_rules(file: Path, text: str, changed: str, rules: tuple[Rule, ...]) -> None:
     """Write the text with these rules. It is compared with what it should say: a file is never spoiled."""
-    before = _parsed(text, file)
+    before = parsed(text, file)
     with suppress(tomllib.TOMLDecodeError):
         after = tomllib.loads(changed)
         found = tuple(Rule(**each) for each in after.pop("rules", ()))
@@ -189,10 +162,7 @@ def _write_rules(file: Path, text: str, changed: str, rules: tuple[Rule, ...]) -
         if (after, found) == (before, rules):
             _write(file, changed)
             return
-    raise ConfigError(
-        f"{file} is written in a way that Tenax cannot change without harm.",
-        hint="Change its rules by hand; docs/CONFIGURATION.md says what they hold.",
-    )
+    raise _harm(file, "Change its rules by hand; docs/CONFIGURATION.md says what they hold.")
 
 
 class Rules:
@@ -263,67 +233,71 @@ def _refuse_locked(config: Config) -> None:
         )
 
 
-def _edited(
-    text: str, wanted: Mapping[str, Any], label: str, section: Mapping[str, Any] | None, file: Path
-) -> str:
-    """The text with this change. It is compared with what it should say: a file is never spoiled."""
+def _known(file: Path) -> dict[str, Any]:
+    return parsed(read_text(file) or "", file)
+
+
+def _change(
+    file: Path, wanted: Mapping[str, Any], change: Callable[[Any], None], by_hand: str, keys: str = ""
+) -> None:
+    """Change the file, after the keys that it will name. It is compared with what it should say: a file is never spoiled."""
     try:
-        document: Any = tomlkit.parse(text)
-        if "model" in wanted and document.get("model") != wanted["model"]:
-            document["model"] = wanted["model"]
-        if section is not None and document.get("models", {}).get(label) != section:
-            table = tomlkit.table()
-            table.update(section)
-            if "models" not in document:
-                document["models"] = tomlkit.table(is_super_table=True)
-            document["models"][label] = table
+        document = tomlkit.parse(read_text(file) or "")
+        change(document)
         changed = tomlkit.dumps(document)
-        if tomllib.loads(changed) == wanted:
-            return changed
-    except (TOMLKitError, TypeError, ValueError):
-        pass
-    raise ConfigError(
-        f"{file} is written in a way that Tenax cannot change without harm.",
-        hint=f"Add the section [models.{label}] by hand; docs/CONFIGURATION.md says what it holds.",
-    )
+        as_wanted = {"mcp": {}, **tomllib.loads(changed)} == {"mcp": {}, **wanted}
+    except (TOMLKitError, TypeError, ValueError, KeyError) as error:
+        raise _harm(file, by_hand) from error
+    if not as_wanted:
+        raise _harm(file, by_hand)
+    if keys:
+        _write(file.with_name("secrets.toml"), keys, mode=_NEW_MODE)
+    _write(file, changed)
+
+
+def _choose(document: Any, label: str) -> None:  # noqa: ANN401
+    if document.get("model") != label:
+        document["model"] = label
+
+
+def _put(document: Any, kind: str, name: str, section: Mapping[str, Any]) -> None:  # noqa: ANN401
+    """Write [KIND.NAME]. One that is there keeps its comments."""
+    known = document.get(kind, {}).get(name)
+    if known is None:
+        table = tomlkit.table()
+        table.update(section)
+        document.setdefault(kind, tomlkit.table(is_super_table=True))[name] = table
+    elif known != section:
+        known.update(section)
+
+
+def _harm(file: Path, by_hand: str) -> ConfigError:
+    return ConfigError(f"{file} is written in a way that Tenax cannot change without harm.", hint=by_hand)
+
+
+def _add_by_hand(label: str) -> str:
+    return f"Add the section [models.{label}] by hand; docs/CONFIGURATION.md says what it holds."
 
 
 def _with_secret(file: Path, label: str, key: str) -> tuple[str, str]:
-    """The name of a key in the file of secrets, and the file with it."""
-    key, text = Secret(key, "what was given").reveal(), _text(file)
+    """How the file names this key, and the file of secrets with it."""
+    keys = file.with_name("secrets.toml")
+    key, text = Secret(key, "what was given").reveal(), read_text(keys) or ""
     try:
         known = tomllib.loads(text)
     except ValueError:  # its cause could quote a key
-        raise ConfigError(f'{file} is not valid TOML: it holds lines like NAME = "...".') from None
+        raise ConfigError(f'{keys} is not valid TOML: it holds lines like NAME = "...".') from None
     base = f"KEY_{re.sub(r'[^A-Za-z0-9]', '_', label).upper()[:_NAME_CHARS_MAX]}"
     name = next(each for each in _numbered(base) if known.get(each, key) == key)
     document = tomlkit.parse(text)
     document[name] = key
-    return name, tomlkit.dumps(document)
+    return f"secret:{name}", tomlkit.dumps(document)
 
 
 def _numbered(name: str) -> Iterator[str]:
     """The name, then with a 2, a 3 and so on."""
     yield name
     yield from (f"{name}{number}" for number in count(2))
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file} is not UTF-8 text.") from error
-
-
-def _parsed(text: str, file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file} is not valid TOML: {error}.") from error
 
 
 def _write(file: Path, text: str, *, mode: int | None = None) -> None:

@@ -185,14 +185,11 @@ def _parsed(words: str, today: date) -> tuple[_Rule, int]:
 
 
 def _plain(words: str) -> str:
-    said = " ".join(
-        words[: _CHARS_MAX + 1].casefold().replace(",", " and ").replace("and and", "and").split()
-    )
     if len(words) > _CHARS_MAX:
         raise InvalidInput(f"When it is due is said in at most {_CHARS_MAX} characters.")
+    said = " ".join(words.casefold().replace(",", " and ").split()).replace("and and", "and")
     said = re.sub(r"^each ", "every ", said.rstrip(" ."))
-    said = re.sub(r"^(?:daily|every days|weekdays|every weekdays|hourly|monthly)\b",
-                  lambda found: _PLAIN.get(found[0], found[0]), said)  # fmt: skip
+    said = re.sub(rf"^(?:{'|'.join(_PLAIN)})\b", lambda found: _PLAIN[found[0]], said)
     return re.sub(r"\bat (noon|midnight)$", lambda found: f"at {_NAMED_TIMES[found[1]]}", said)
 
 

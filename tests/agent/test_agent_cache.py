@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -184,6 +185,33 @@ def test_where_a_side_is_unknown_the_agent_is_reused(make: Callable[..., Cache])
         cache.rebaseline(KEY, "A")
     cache.db.get_session = get_session  # type: ignore[method-assign]
     assert isinstance(cache.look(KEY, "A"), Fresh)
+
+
+def test_a_store_that_only_counts_messages_is_compared_by_that() -> None:
+    """Whatever stands in for the store has what the contract names, and a row without it is unknown."""
+    row: dict[str, Any] = {"message_count": 3}
+    cache = AgentCache(SimpleNamespace(get_session=lambda _session: dict(row)))  # type: ignore[arg-type]
+    cache.put(KEY, "agent", "A")
+    assert cache.look(KEY, "A") == Fresh("agent")
+    row["message_count"] = 4
+    assert cache.look(KEY, "A") == Stale("agent")
+    cache.rebaseline(KEY, "A")
+    assert cache.look(KEY, "A") == Fresh("agent")
+    row.clear()
+    assert cache.look(KEY, "A") == Unknown("agent")
+
+
+async def test_an_eviction_over_the_async_facade_is_done_awaited_or_not(store_url: str) -> None:
+    """The awaited answer says whether there was one to drop."""
+    with SessionDB(url=store_url) as db:
+        cache = AgentCache(AsyncSessionDB(db))
+        for key in ("awaited", "called"):
+            await cache.put(key, "agent", "A")
+        assert await cache.evict("awaited") is True
+        assert await cache.evict("awaited") is False
+        assert cache.evict("called")
+        assert not cache.evict("called")
+        assert len(cache) == 0
 
 
 def _raising(error: Exception) -> Any:

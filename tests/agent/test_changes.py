@@ -23,9 +23,10 @@ from tenax.journal.check import verify
 from tenax.models import Call, Reply, ScriptedModel
 from tenax.rules import Rule
 from tenax.runtime import Runtime
-from tenax.tools import EditFile, ReadFile, WriteFile, snapshot
+from tenax.tools import snapshot
 from tenax.tools.base import Call as Made
 from tenax.tools.base import Tool
+from tenax.tools.files import EditFile, ReadFile, WriteFile
 from tenax.views.transcript import Row
 from tests.support.runs import Hands, asked, config_of, events_of, outcomes, told
 

@@ -22,9 +22,9 @@ from tenax.models import Call, Reply
 from tenax.rules import Rule
 from tenax.runtime import Runtime
 from tenax.testing import SimClock
-from tenax.tools import Gate
 from tenax.tools.base import Call as Made
 from tenax.tools.base import Tool
+from tenax.tools.gate import Gate
 from tests.support.cast import Cast, hand_on
 from tests.support.children import Child
 from tests.support.runs import asked, config_of, told, until
@@ -203,7 +203,7 @@ async def test_no_path_reaches_a_tool_but_through_the_gate(
 def test_nothing_but_the_gate_runs_a_tool_and_nothing_but_the_loop_uses_the_gate() -> None:
     """Looked up in the code: whatever else has a method `run` that is called is known by name, and is no tool."""
     others = {
-        *("journal", "_journal", "ids", "_threads", "_schedules", "asyncio", "subprocess", "prompt"),
+        *("journal", "_journal", "ids", "_threads", "schedules", "asyncio", "subprocess", "prompt"),
         *("Search", "_Parent"),
     }
     runs: dict[str, set[str]] = {}

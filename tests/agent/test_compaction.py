@@ -11,8 +11,8 @@ import pytest
 
 from tenax.agent import Aborted, Busy, Compacted, NothingToDo, Outcome, Superseded, compact
 from tenax.events import MessageAssistant, MessageUser, RunFinished, RunStarted, ToolFinished
-from tenax.parts import Text, ToolCall
-from tenax.sessions import SessionDB
+from tenax.parts import Text, ToolCall, text_of
+from tenax.sessions import AsyncSessionDB, SessionDB
 from tenax.views.context import Context
 from tests.contract.test_sessions import contents, fill, race
 from tests.support.children import Child, Teller
@@ -227,6 +227,25 @@ def test_messages_that_are_only_in_the_callers_list_are_stored_and_covered(db: S
     assert outcome.messages[1:] == own[16:]
 
 
+@pytest.mark.parametrize("facade", [False, True])
+def test_going_on_with_the_list_that_came_back_stores_nothing_twice(db: SessionDB, facade: bool) -> None:
+    """A caller goes on with the outcome's messages and compacts those again, also over the async facade."""
+    db.create_session("p", source="test")
+    session, own, said = "p", [], []
+    for n in range(24):
+        message = {"role": ("user", "assistant")[n % 2], "content": f"m{n}"}
+        own.append(message)
+        said.append(message["content"])
+        stored = db.append_message(session, **message)
+        if n % 8 == 7:
+            outcome = compact(AsyncSessionDB(db) if facade else db, session, own, summarise=Summary())
+            assert isinstance(outcome, Compacted)
+            session, own = outcome.session_id, list(outcome.messages)
+            assert contents(db, session)[1:] == [each["content"] for each in own[1:]]
+    found = [each.event for each in db.journal.messages(stored.conversation_id)]
+    assert [text_of(each.parts) for each in found if isinstance(each, MessageUser | MessageAssistant)] == said
+
+
 def test_what_another_process_wrote_meanwhile_stays_in_the_live_context(store_url: str) -> None:
     """While the summary was being written; it stands after it, in the child."""
     with SessionDB(url=store_url) as db:
@@ -247,6 +266,24 @@ def test_what_another_process_wrote_is_not_buried_by_messages_of_the_callers_own
         assert isinstance(outcome, Compacted)
         assert "meanwhile" in contents(db, one_child(db))
         assert contents(db, "p")[4:] == ["meanwhile", *(f"own {n}" for n in range(12))]
+
+
+@pytest.mark.parametrize("stored", [0, 7])
+def test_what_another_wrote_before_and_the_caller_has_not_read_stays_in_the_live_context(
+    db: SessionDB, stored: int
+) -> None:
+    """The caller's list goes on without it, so the summary does not know it either."""
+    db.create_session("p", source="test")
+    own = [{"role": "user", "content": f"m{n}"} for n in range(20)]
+    for message in own[:stored]:
+        db.append_message("p", **message)
+    for words in ("before", "and more"):
+        db.append_message("p", role="assistant", content=words)
+    outcome = compact(db, "p", own, summarise=Summary())
+    assert isinstance(outcome, Compacted)
+    assert outcome.messages[1:] == own[16:]
+    assert contents(db, one_child(db))[:3] == ["in short", "before", "and more"]
+    assert sorted(contents(db, "p")) == sorted([each["content"] for each in own] + ["before", "and more"])
 
 
 def test_an_undo_while_the_summary_is_written_wins(db: SessionDB) -> None:
@@ -297,6 +334,21 @@ def test_a_short_session_is_left_alone(db: SessionDB) -> None:
     assert isinstance(
         compact(db, "nobody", [{"role": "user", "content": "x"}] * 9, summarise=summary), Aborted
     )
+
+
+def test_a_long_work_on_one_request_is_made_shorter_too(db: SessionDB) -> None:
+    """Many steps after a single message of the person, and again after what came of that."""
+    db.create_session("p", source="test")
+    session, own = "p", [{"role": "user", "content": "do it"}]
+    for length in (20, 8):
+        for n in range(length):
+            own += [{"role": "assistant", "content": f"call {n}"}, {"role": "tool", "content": f"result {n}"}]
+        summary = Summary()
+        outcome = compact(db, session, own, summarise=summary)
+        assert isinstance(outcome, Compacted)
+        assert summary.asked == [own[:-4]]
+        assert outcome.messages[1:] == own[-4:]
+        session, own = outcome.session_id, list(outcome.messages)
 
 
 def test_a_key_is_not_carried_on_by_a_summary(db: SessionDB) -> None:

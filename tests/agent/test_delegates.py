@@ -93,10 +93,10 @@ async def test_tasks_are_done_side_by_side_in_conversations_of_their_own(config:
         assert [row.author for row in await runtime.transcript(rows[0].child) if row.kind == "user"] == [
             "system"
         ]
-        tools = {each.name for each in (await runtime._agent_for(rows[0].child)).gate.tools()}
+        tools = {each.name for each in (await runtime._answerers.of(rows[0].child)).gate.tools()}
         assert {each.name for each in runtime.agent.gate.tools()} - tools >= {"delegate", "memory"}
         assert {"read_file", "write_file", "edit_file"} <= tools
-        secret = await runtime._agent_for(await runtime.new(source=TEMPORARY))
+        secret = await runtime._answerers.of(await runtime.new(source=TEMPORARY))
         assert "delegate" not in {each.name for each in secret.gate.tools()}
         assert (await asyncio.to_thread(verify, runtime.journal.journal)).problems == []
 

@@ -277,13 +277,32 @@ def test_the_same_words_twice_are_two(db: SessionDB) -> None:
 
 
 def test_a_kind_of_no_run_event_is_refused(db: SessionDB) -> None:
-    """And an unknown session too; nothing is stored."""
+    """And what is no mapping, and an unknown session; nothing is stored."""
     head = db.journal.head(conversation_of(db)).head
     with pytest.raises(InvalidInput):
         db.append_run_event("s-1", "r-1", "shout", {})
+    with pytest.raises(InvalidInput):
+        db.append_run_event("s-1", "r-1", "token", "x")  # type: ignore[arg-type]
     with pytest.raises(NoSuchConversation):
         db.append_run_event("s-2", "r-1", "token", {"text": "x"})
     assert db.journal.head(conversation_of(db)).head == head
+
+
+@pytest.mark.parametrize("payload", [{}, {"text": ""}, {"text": None}])
+def test_a_token_without_words_is_no_output(db: SessionDB, payload: dict[str, Any]) -> None:
+    """The marker goes on waiting, and no row is shown for it."""
+    repair(db, "s-1", "r-1")
+    before = rows_of(db)
+    db.append_run_event("s-1", "r-1", "token", payload)
+    assert rows_of(db) == before
+
+
+@pytest.mark.parametrize("run", ["r" * 160, "r" * 200])
+def test_a_run_with_a_long_name_is_recovered_too(db: SessionDB, run: str) -> None:
+    """Its name is as long as a run's may be, and is part of other names; the facade of the store is as good."""
+    repair(AsyncSessionDB(db), "s-1", run)
+    write_late(db, run)
+    assert marker_in(rows_of(db), run)["state"] == "recovered"
 
 
 def test_late_output_stands_with_its_own_run_though_another_has_written_below(db: SessionDB) -> None:

@@ -14,7 +14,7 @@ from tenax.events import ApprovalAnswered, ApprovalAsked, ToolFinished
 from tenax.models import Call, Reply, ScriptedModel
 from tenax.rules import Rule
 from tenax.runtime import Question, Runtime
-from tenax.tools import EditFile, WriteFile
+from tenax.tools.files import EditFile, WriteFile
 from tests.support.runs import Hands, Note, NoteArgs, config_of, lines, settled, told, until
 
 ODD = "a[1]/b*?.txt"

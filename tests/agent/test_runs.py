@@ -196,6 +196,15 @@ async def test_a_run_that_began_and_lost_its_process_between_two_looks_goes_on(c
         assert await outcomes(runtime, name) == ["interrupted", "completed"]
 
 
+async def test_a_dead_run_that_somebody_opens_first_goes_on_all_the_same(config: Config) -> None:
+    """Opening repairs it, and who serves would find nothing open when it looks next."""
+    async with hands(config, ["the whole answer"]) as runtime:
+        name = await left_open(config)
+        await runtime.transcript(name)
+        await until(runtime, name, "run.finished", 2)
+        assert await outcomes(runtime, name) == ["interrupted", "completed"]
+
+
 # -- stop -------------------------------------------------------------------------------------------------------
 
 

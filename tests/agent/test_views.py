@@ -49,7 +49,7 @@ def state_of(context: Context) -> dict[str, Any]:
         "opened": context.opened,
         "used": context.used,
         "kept": context.kept,
-        "step": context.open_step,
+        "parted": context.parted(context.folded_to),
         "unplaced": context.unplaced,
         "summary": context.summary,
         "waiting": list(context.waiting.items()),

@@ -11,16 +11,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import msgspec
 import pytest
 
-from tenax.cli import tenax as command
-from tenax.cli.frame import run
 from tenax.models import Call, Reply, Script, Trouble
+from tests.cli.conftest import tenax
 from tests.support.runs import config_of
 from tests.support.turns import journal_of, rows_of, set_up
 
@@ -28,23 +26,11 @@ ANSWER = "Forty-two, I think."
 
 
 @pytest.fixture
-def home(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(store_url: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A person's home, with a model that answers."""
-    for name in ("TENAX_CONFIG", "TENAX_LOG", "TENAX_MODEL", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TENAX_HOME", str(tmp_path))
     monkeypatch.setenv("TENAX_STORE", store_url)
-    set_up(tmp_path, [Reply(words=ANSWER)])
-    return tmp_path
-
-
-def tenax(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command."""
-    capsys.readouterr()
-    code = run(command, args)
-    out, err = capsys.readouterr()
-    assert "Traceback" not in err
-    return code, out, err
+    set_up(home, [Reply(words=ANSWER)])
+    return home
 
 
 def conversation_in(err: str) -> str:
@@ -167,18 +153,6 @@ def test_every_change_is_a_line_of_json(home: Path, capsys: pytest.CaptureFixtur
     code, out, _ = tenax(capsys, "-p", "again", "-c", first["conversation"], "--json")
     assert code == 1
     assert "No entry." in msgspec.json.decode(out.splitlines()[-1])["row"]["text"]
-
-
-@pytest.fixture
-def refusing(tmp_path: Path) -> Iterator[str]:
-    """The address of a provider that accepts no key."""
-    script = tmp_path / "refusing.json"
-    script.write_bytes(msgspec.json.encode(Script([Reply(trouble=Trouble("key"))], repeat=True)))
-    args = [sys.executable, "-m", "tenax.testing.provider", "--script", str(script)]
-    with subprocess.Popen(args, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.terminate()
 
 
 def test_a_wrong_key_is_told_and_the_message_is_kept(

@@ -19,16 +19,9 @@ from tenax.parts import Text
 from tests.support.bubblewrap import find_bwrap
 from tests.support.world import build
 
+pytestmark = pytest.mark.usefixtures("home")
+
 Said = Callable[[], tuple[str, str]]
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A place of its own, with nothing in it."""
-    for name in ("TENAX_STORE", "TENAX_CONFIG", "TENAX_LOG"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TENAX_HOME", str(tmp_path))
-    return tmp_path
 
 
 @pytest.fixture

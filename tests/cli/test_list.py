@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,16 +35,9 @@ from tenax.journal import Journal
 from tenax.parts import Text
 from tenax.testing import SimClock
 
+pytestmark = pytest.mark.usefixtures("home")
+
 Begin = Callable[..., str]
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A place of its own, with nothing in it."""
-    for name in ("TENAX_STORE", "TENAX_CONFIG", "TENAX_LOG"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TENAX_HOME", str(tmp_path))
-    return tmp_path
 
 
 @pytest.fixture
@@ -125,6 +119,18 @@ def test_a_limit_is_kept_and_told(begin: Begin, capsys: pytest.CaptureFixture[st
     assert run(command, ["list", "-n", "5"]) == 0
     assert capsys.readouterr().err == ""
     assert run(command, ["list", "-n", "0"]) == 2
+
+
+def test_a_long_list_takes_no_longer_for_each_than_a_short_one(
+    begin: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its columns are measured once: a thousand conversations are a second's work, not ten."""
+    for n in range(1000):
+        begin(f"c_{n:036}", ConversationTitled(f"The talk that has the number {n}"))
+    began = time.process_time()
+    assert run(command, ["list", "-n", "1000"]) == 0
+    assert time.process_time() - began < 4
+    assert len(capsys.readouterr().out.splitlines()) == 1000
 
 
 def test_json_is_for_programs(begin: Begin, clock: SimClock, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,16 @@ from tenax.journal.base import Reader
 from tenax.journal.facts import Facts
 from tenax.parts import Text
 from tenax.views.transcript import Put, Row
+from tests.cli.conftest import Told
+from tests.cli.conftest import tenax as run_tenax
 from tests.support.remembering import turn
-
-Told = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A place of its own, with nothing in it."""
-    for name in ("TENAX_STORE", "TENAX_CONFIG", "TENAX_LOG"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TENAX_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+def home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place that is not there yet."""
+    monkeypatch.setenv("TENAX_HOME", str(home / "home"))
+    return home / "home"
 
 
 @pytest.fixture
@@ -45,14 +44,7 @@ def journal(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journal
 @pytest.fixture
 def told(capsys: pytest.CaptureFixture[str]) -> Told:
     """Runs `tenax memory` with these words: the exit code, what was printed and what was said beside it."""
-
-    def told(*args: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = run(command, ["memory", *args])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return told
+    return partial(run_tenax, capsys, "memory")
 
 
 def names(told: Told) -> list[str]:

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tenax.cli import tenax as command
-from tenax.cli.frame import run
 from tenax.rules import Rule
-
-Told = Callable[..., tuple[int, str, str]]
+from tests.cli.conftest import Told, tenax
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Told:
+def told(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Told:
     """Runs `tenax rules` with these words: the exit code, what was printed and what was said beside it."""
-    for name in ("TENAX_STORE", "TENAX_CONFIG", "TENAX_LOG", "TENAX_MODEL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TENAX_HOME", str(tmp_path / "home"))
-
-    def told(*args: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = run(command, ["rules", *args])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return told
+    monkeypatch.setenv("TENAX_HOME", str(home / "home"))
+    return partial(tenax, capsys, "rules")
 
 
 def test_rules_are_added_listed_and_taken_back(told: Told, tmp_path: Path) -> None:

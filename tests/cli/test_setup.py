@@ -17,11 +17,10 @@ from typing import Any, Self
 import msgspec
 import pytest
 
-from tenax.cli import tenax as command
-from tenax.cli.frame import run
 from tenax.config import load
 from tenax.models import Reply, Script, Trouble, found, practice
 from tenax.testing import Provider
+from tests.cli.conftest import tenax
 
 KEY = "sk-hunter2-hunter2"
 TAGS = {"models": [{"name": "qwen3:8b", "size": 5_000_000_000}, {"name": "tiny:1b", "size": 1_000_000_000}]}
@@ -65,16 +64,6 @@ def serve() -> Iterator[Serve]:
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
-
-
-def tenax(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command."""
-    capsys.readouterr()
-    code = run(command, args)
-    out, err = capsys.readouterr()
-    assert "Traceback" not in err
-    assert "hunter2" not in out + err
-    return code, out, err
 
 
 def test_what_there_is_is_listed(

@@ -15,12 +15,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from tenax.config import load
 from tenax.errors import InvalidInput
-from tenax.models import Call, Reply, Script, Trouble
+from tenax.models import Call, Reply
 from tenax.rules import Rule
 from tenax.runtime import Runtime
 from tests.support.runs import config_of, until
@@ -91,6 +90,8 @@ class Terminal:
         self._before = ""
 
     def type(self, *texts: str) -> None:
+        while not self.text.rpartition("\n")[2].startswith(">") and self._read(0.1):
+            pass  # what is being drawn is read to its end, which is the input line
         self._before = self.text
         for text in texts:
             os.write(self._master, text.encode())
@@ -160,13 +161,10 @@ class Terminal:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(home: Path) -> Path:
     """A person's home, with a model that answers and a store of its own."""
-    for name in ("TENAX_CONFIG", "TENAX_LOG", "TENAX_MODEL", "TENAX_STORE", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TENAX_HOME", str(tmp_path))
-    set_up(tmp_path, [Reply(words="Forty-two, *I think*.")])
-    return tmp_path
+    set_up(home, [Reply(words="Forty-two, *I think*.")])
+    return home
 
 
 @pytest.fixture
@@ -615,18 +613,6 @@ def test_a_wrong_key_is_told_and_the_talk_goes_on(
     assert talk.ended() == 0
     assert said_in(home)[0] == ("user", "hello")
     assert "hunter2" not in talk.text
-
-
-@pytest.fixture
-def refusing(tmp_path: Path) -> Iterator[str]:
-    """The address of a provider that accepts no key."""
-    script = tmp_path / "refusing.json"
-    script.write_bytes(msgspec.json.encode(Script([Reply(trouble=Trouble("key"))], repeat=True)))
-    args = [sys.executable, "-m", "tenax.testing.provider", "--script", str(script)]
-    with subprocess.Popen(args, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.terminate()
 
 
 def test_words_that_cannot_be_stored_come_back(home: Path, start: Start) -> None:

@@ -306,6 +306,16 @@ def test_the_lock_is_one_holders_and_is_given_back_by_name(store_url: str) -> No
         assert two.try_acquire_compression_lock("p", "b") is True
 
 
+@pytest.mark.parametrize("ttl", [0, -1, 60.0, 1e12])
+def test_a_lock_is_had_for_any_time_and_any_session(db: SessionDB, ttl: float) -> None:
+    """None at all means that it is free again at once; a session's id may be as long as an id may be."""
+    for session in ("p", "x" * 200):
+        db.create_session(session, source="test")
+        assert db.try_acquire_compression_lock(session, "a", ttl_seconds=ttl) is True
+        assert db.get_compression_lock_holder(session) == ("a" if ttl > 0 else None)
+        assert db.try_acquire_compression_lock(session, "b") is (ttl <= 0)
+
+
 def test_what_others_appended_meanwhile_stays_in_the_live_context(store_url: str) -> None:
     """A message that another process stored while the summary was written stands after it, in the child."""
     with SessionDB(url=store_url) as db, SessionDB(url=store_url) as other:

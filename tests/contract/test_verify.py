@@ -12,7 +12,7 @@ import pytest
 import tenax
 from tenax.events import ConversationOpened, MessageUser, RunStarted
 from tenax.journal import check
-from tenax.journal.check import Problem, Progress, problems, verify
+from tenax.journal.check import Problem, Progress, verify
 from tenax.journal.place import ALL_SEQS, SEQ_BITS
 from tenax.journal.plan import inner_hash
 from tenax.parts import Text
@@ -621,7 +621,7 @@ def test_damage_of_one_event_is_told_once(world: World, engine_url: str, hurt: H
     """One wrong digest does not make every later one wrong."""
     with hands(world, engine_url) as inside:
         hurt(inside, world)
-    assert [each.seq for each in problems(world.journal)] == [world.seqs["kept"]]
+    assert [each.seq for each in verify(world.journal).problems] == [world.seqs["kept"]]
 
 
 def test_there_is_an_end_to_what_is_told(

@@ -132,9 +132,8 @@ class Desk:
 
     async def follow(self, provider: MemoryProvider, **options: Any) -> Follower:
         """A follower that begins to give now; what stood before it is not owed."""
-        follower = Follower(
-            self.aio, self.manager.add_provider(provider), home="/data", profile="p", **options
-        )
+        options = {"home": "/data", "profile": "p", **options}
+        follower = Follower(self.aio, self.manager.add_provider(provider), **options)
         await follower.standing()
         follower.start()
         self.followers.append(follower)
@@ -462,13 +461,13 @@ async def test_an_end_that_fails_is_told_again_and_holds_up_no_turn(desk: Desk) 
 async def test_an_end_is_met_by_its_owner(desk: Desk) -> None:
     """Another's waits for that one, and stays owed."""
     mine, theirs = Diary(), Diary()
-    follower = await desk.follow(mine, owner="me")
+    follower = await desk.follow(mine, profile="me")
     name = begin(desk.journal)
     turn(desk.journal, name, "one")
     due(desk.journal, name, owner="them")
     await desk.settle(follower, owed=1)
     await follower.close(10)
-    await desk.settle(await desk.follow(theirs, owner="them"))
+    await desk.settle(await desk.follow(theirs, profile="them"))
     assert (mine.of("end"), theirs.of("end")) == ([], [("end", "one")])
     assert (mine.turns, theirs.turns) == (["one"], [])
 

@@ -9,7 +9,7 @@ import pytest
 from tenax.events import Event, MemoryDue, MessageAssistant, MessageUser, RunFinished, RunStarted
 from tenax.lifecycle import SessionLifecycle
 from tenax.parts import Text
-from tenax.sessions import SessionDB
+from tenax.sessions import AsyncSessionDB, SessionDB
 
 SESSION = "s-ledger"
 
@@ -94,6 +94,46 @@ def test_an_evicted_agent_that_owes_keeps_its_handle_and_the_store_its_obligatio
     assert ledger.commit_session_memory(SESSION)
     assert agent.closed == 1
     assert len(dues(db)) == 1
+
+
+def test_a_turn_that_was_only_marked_is_owed_by_the_store(db: SessionDB, store_url: str) -> None:
+    """Whoever keeps the words elsewhere marks, over either facade; a commit clears its own segment, and the transcript is as it was."""
+    before = db.get_session(SESSION, rows=True)
+    old, new, late = Agent(), Agent(), Agent()
+    ledger = SessionLifecycle(AsyncSessionDB(db))
+    for agent in (old, new):
+        ledger.register_agent(SESSION, agent)
+        ledger.mark_turn_completed(SESSION)
+    assert ledger.commit_session_memory(SESSION, new)
+    with SessionDB(url=store_url) as other:
+        ended, next_one = SessionLifecycle(other), SessionLifecycle(other)
+        assert ended.has_uncommitted_work(SESSION)
+        ended.register_agent(SESSION, late)
+        ended.drain_all_on_shutdown()
+        assert not next_one.has_uncommitted_work(SESSION)
+        assert not next_one.commit_session_memory(SESSION, Agent())
+    assert (old.commits, new.commits, late.commits) == (1, 0, 1)
+    assert db.get_session(SESSION, rows=True) == before
+
+
+def test_what_was_committed_while_somebody_looked_is_owed_no_more(
+    db: SessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at the store that is older than a commit and the leave of its agent brings nothing back."""
+    ledger, agent, owed = SessionLifecycle(db), Agent(), db.journal.owed
+    ledger.register_agent(SESSION, agent)
+    ledger.mark_turn_completed(SESSION)
+
+    def evicted_meanwhile(conversation: str) -> int:
+        found = owed(conversation)
+        monkeypatch.undo()
+        assert ledger.evict(agent)
+        return found
+
+    monkeypatch.setattr(db.journal, "owed", evicted_meanwhile)
+    assert not ledger.commit_session_memory(SESSION, Agent())
+    assert not ledger.has_uncommitted_work(SESSION)
+    assert agent.commits == 1
 
 
 @pytest.mark.parametrize("outcome", ["cancelled", "failed", "interrupted"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -395,3 +396,29 @@ def test_many_threads_leave_no_turn_uncommitted(lifecycle: SessionLifecycle) -> 
     assert lifecycle.has_uncommitted_work(SID) is False
     assert lifecycle.mark_turn_completed(SID) == 201
     assert not agent.overlapped
+
+
+class AnswersAnything:
+    """A store of somebody's tests: it has every attribute, and all of them are itself."""
+
+    def __getattr__(self, name: str) -> AnswersAnything:
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> AnswersAnything:
+        return self
+
+
+@pytest.mark.parametrize("sid", [SID, "a\0b", "\ud800", ("no", "text")])
+def test_with_a_store_that_is_none_or_has_no_such_session_the_ledger_is_in_memory(
+    db: SessionDB, sid: Any
+) -> None:
+    """Nothing is raised, and any number of seconds is taken, also more than a lock can wait."""
+    for store in (db, AnswersAnything()):
+        lifecycle, agent = SessionLifecycle(store), Committer()  # type: ignore[arg-type]
+        lifecycle.register_agent(sid, agent)
+        assert lifecycle.mark_turn_completed(sid) == 1
+        assert lifecycle.has_uncommitted_work(sid) is True
+        assert lifecycle.commit_session_memory(sid, wait=True, timeout=math.inf) is True
+        lifecycle.mark_turn_completed(sid)
+        lifecycle.drain_all_on_shutdown(math.inf)
+        assert (agent.calls, lifecycle.has_uncommitted_work(sid)) == (2, False)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tenax.memory import GROUPS, Loaded, MemoryManager, MemoryProvider, find_plugins, load_plugin
+from tenax.memory import MemoryManager, MemoryProvider
+from tenax.memory.plugins import GROUPS, Loaded, find_plugins, load_plugin
 
 CODE = '''
 """A memory that keeps turns in a list."""
@@ -106,12 +107,10 @@ def works(loaded: Loaded) -> None:
     assert loaded.problem == ""
     assert loaded.provider is not None
     manager = MemoryManager(recall_seconds=60)
-    manager.add_provider(loaded.provider)
-    manager.initialize_all("s1", platform="cli")
+    manager.add_provider(loaded.provider).tell("initialize", "s1", platform="cli")
     manager.sync_all("tea?", "yes", messages=[{"role": "user", "content": "tea?"}])
     manager.notify_all("on_session_end", [{"role": "user", "content": "tea?"}])
     assert manager.flush_pending(60)
-    assert manager.status()[0].failed == 0
     assert manager.prefetch_all("tea", session_id="s1") == "s1: tea? / yes"
     assert manager.system_prompt() == "A list of turns is kept."
     assert [each["name"] for each in manager.tool_schemas()] == ["list_count"]

@@ -10,7 +10,7 @@ import pytest
 from tenax.config import Config
 from tenax.errors import FactChanged
 from tenax.events import TEMPORARY, MemoryRecalled, MessageUser
-from tenax.memory import fence
+from tenax.fence import fence
 from tenax.models import Call, Reply, ScriptedModel
 from tenax.parts import Text
 from tenax.runtime import Runtime

@@ -362,7 +362,7 @@ async def test_cancelling_the_reader_ends_the_call(api: str) -> None:
         model = connect(settings(api, provider.url))
 
         async def listen() -> None:
-            async with aclosing(model.stream(ask(model), silence=30)) as pieces:  # type: ignore[type-var]
+            async with aclosing(model.stream(ask(model), silence=30)) as pieces:
                 async for _ in pieces:
                     pass
 

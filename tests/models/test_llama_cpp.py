@@ -81,7 +81,7 @@ async def test_a_call_cancelled_in_the_middle_frees_the_server(url: str, api: st
     while not isinstance(pieces[-1], Words):
         pieces.append(await anext(stream))
     assert busy(url)
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
     await until(lambda: not busy(url))
     assert await first_words(model.stream(endless, silence=60))
     await until(lambda: not busy(url))

@@ -23,8 +23,8 @@ from typing import Final
 
 import msgspec
 
-from tenax.tools import Call, Done, Gate
-from tenax.tools.gate import Allowed
+from tenax.tools.base import Call
+from tenax.tools.gate import Allowed, Done, Gate
 from tenax.tools.redact import Redact
 from tenax.tools.sandbox import Sandbox
 from tenax.tools.shell import Shell
@@ -75,7 +75,7 @@ async def use(shell: Shell, folder: Path, conversation: str = "c_1", **arguments
     call = Call("local", conversation, 3, "call", folder)
     weighed = gate.weigh("shell", msgspec.json.encode(arguments).decode(), call, allowed={"shell"})
     if not isinstance(weighed, Allowed):
-        return Done("failed", getattr(weighed, "message", "a person was asked"))
+        return weighed if isinstance(weighed, Done) else Done("failed", "a person was asked")
     return await gate.perform(weighed, approved_arguments=None)
 
 

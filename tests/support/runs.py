@@ -88,17 +88,14 @@ def lines(file: Path) -> list[str]:
 class Hands(Runtime):
     """A runtime with these tools instead of the product's."""
 
-    tools: Sequence[Tool[Any]] = ()
+    def __init__(self, config: Config, **named: Any) -> None:
+        super().__init__(config, **named)
+        self.with_tools()
 
     def with_tools(self, *tools: Tool[Any]) -> Hands:
-        self.tools = tools
+        who = self._answerers
+        who._whole = Agent(who._connected(), PROMPT, Gate(tools, who.rules), limits=who._limits)
         return self
-
-    @property
-    def agent(self) -> Agent:
-        if self._agent is None:
-            self._agent = Agent(self._connected(), PROMPT, Gate(self.tools, self._rules), limits=self._limits)
-        return self._agent
 
 
 async def until(runtime: Runtime, conversation: str, kind: str, nth: int = 1, *, after: int = 0) -> Recorded:

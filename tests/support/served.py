@@ -73,6 +73,9 @@ class Served:
         if not self.link:
             raise AssertionError(f"it did not start: {self.process.communicate()[1]}")
         self.url = self.link.partition("/link")[0]
+        for page in self._pages:  # somebody else may have taken the port meanwhile
+            page.url = self.url
+            page.http.base_url = self.url
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> tuple[int, str, float]:
         """Ctrl-C: the exit code, what was said, and how long it took."""

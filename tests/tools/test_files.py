@@ -18,10 +18,9 @@ import msgspec
 import pytest
 
 from tenax.errors import ToolFailed
-from tenax.tools import Call, Done, EditFile, Gate, ReadFile, WriteFile
-from tenax.tools.base import THREADS_MAX, aside
-from tenax.tools.files import READ_BYTES_MAX
-from tenax.tools.gate import Allowed
+from tenax.tools.base import THREADS_MAX, Call, aside
+from tenax.tools.files import READ_BYTES_MAX, EditFile, ReadFile, WriteFile
+from tenax.tools.gate import Allowed, Done, Gate
 
 
 @pytest.fixture
@@ -41,8 +40,9 @@ async def use(folder: Path, name: str, **arguments: object) -> Done:
     call = Call("ada", "c_1", 3, "call", folder)
     asked = msgspec.json.encode(arguments).decode()
     weighed = gate.weigh(name, asked, call, allowed={"write_file", "edit_file"})
-    if not isinstance(weighed, Allowed):
-        return Done("failed", weighed.message)  # type: ignore[union-attr]
+    if isinstance(weighed, Done):
+        return weighed
+    assert isinstance(weighed, Allowed)
     return await gate.perform(weighed, approved_arguments=None)
 
 

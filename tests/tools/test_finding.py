@@ -15,8 +15,10 @@ import msgspec
 import pytest
 
 from tenax.rules import Rule
-from tenax.tools import Call, Done, FindFiles, Gate, SearchFiles, finding, seek
-from tenax.tools.gate import Allowed
+from tenax.tools import finding, seek
+from tenax.tools.base import Call
+from tenax.tools.finding import FindFiles, SearchFiles
+from tenax.tools.gate import Allowed, Done, Gate
 
 
 @pytest.fixture
@@ -38,8 +40,9 @@ async def use(folder: Path, name: str, **arguments: object) -> Done:
     gate = Gate([FindFiles(), SearchFiles()])
     call = Call("ada", "c_1", 3, "call", folder)
     weighed = gate.weigh(name, msgspec.json.encode(arguments).decode(), call, allowed=())
-    if not isinstance(weighed, Allowed):
-        return Done("failed", weighed.message)  # type: ignore[union-attr]
+    if isinstance(weighed, Done):
+        return weighed
+    assert isinstance(weighed, Allowed)
     return await gate.perform(weighed, approved_arguments=None)
 
 

@@ -23,9 +23,8 @@ from tenax.models import Call, Reply, Script, ScriptedModel
 from tenax.rules import Rule
 from tenax.runtime import Runtime
 from tenax.testing.mcp_server import KEY
-from tenax.tools import Call as Where
-from tenax.tools import Gate
-from tenax.tools.gate import Allowed, Done, Refused
+from tenax.tools.base import Call as Where
+from tenax.tools.gate import Allowed, Done, Gate
 from tenax.tools.mcp import McpServers, McpTool, Standing
 from tests.support.children import Child, Teller
 from tests.support.runs import config_of, events_of, settled, told, until
@@ -79,7 +78,7 @@ async def connected(tmp_path: Path, *servers: McpSettings) -> AsyncIterator[McpS
 
 async def done(servers: McpServers, tool: str, text: str = "hi", gate: Gate | None = None) -> Done:
     """What comes of a call, through a gate that allows everything."""
-    gate = gate or Gate(servers.tools(()), [Rule("allow", "*")])
+    gate = gate or Gate(servers.tools(()), lambda: [Rule("allow", "*")])
     arguments = msgspec.json.encode({"text": text}).decode()
     permit = gate.weigh(tool, arguments, Where("local", "c", 1, "1", Path("/")), allowed=())
     assert isinstance(permit, Allowed), permit
@@ -146,14 +145,14 @@ async def test_what_a_rule_forbids_is_forbidden_however_long_the_arguments_are(t
     """Also behind words that nobody asked for, which stand before it."""
     with own("stdio") as settings:
         async with connected(tmp_path, settings) as servers:
-            gate = Gate(servers.tools(()), [Rule("deny", "own__*", "*secret*"), Rule("allow", "*")])
+            gate = Gate(servers.tools(()), lambda: [Rule("deny", "own__*", "*secret*"), Rule("allow", "*")])
             arguments = msgspec.json.encode({"a": "x" * 5000, "text": "secret"}).decode()
             found = gate.weigh("own__note", arguments, Where("local", "c", 1, "1", Path("/")), allowed=())
-            assert isinstance(found, Refused)
+            assert isinstance(found, Done)
             assert found.outcome == "denied"
             arguments = msgspec.json.encode({"text": "x" * 600_000}).decode()  # an event has an end
             found = gate.weigh("own__note", arguments, Where("local", "c", 1, "1", Path("/")), allowed=())
-            assert isinstance(found, Refused)
+            assert isinstance(found, Done)
 
 
 async def test_a_program_gets_only_what_it_is_given_and_a_key_goes_to_its_header(tmp_path: Path) -> None:
@@ -245,7 +244,7 @@ async def test_a_server_that_misbehaves_harms_nobody_else(
     }
     with own(transport) as bad, own("stdio", "good") as good:
         async with connected(tmp_path, bad, good) as servers:
-            gate = Gate(servers.tools(()), [Rule("allow", "*")])
+            gate = Gate(servers.tools(()), lambda: [Rule("allow", "*")])
             for tool, (sentence, error) in said.items():
                 assert await beside(servers, gate, tool) == sentence
                 monkeypatch.setattr(McpTool, "seconds", SECONDS)
@@ -446,7 +445,7 @@ async def test_real_servers_over_both_transports(tmp_path: Path) -> None:
             web = McpSettings(name="web", url=f"http://127.0.0.1:{port}/mcp")
             async with connected(tmp_path, clock, web) as servers:
                 await eventually(lambda: {each.state for each in servers.standing()} == {"ready"})
-                gate = Gate(servers.tools(()), [Rule("allow", "*")])
+                gate = Gate(servers.tools(()), lambda: [Rule("allow", "*")])
                 where = Where("local", "c", 1, "1", Path("/"))
                 for tool, arguments, said in (
                     ("time__get_current_time", '{"timezone":"Europe/Paris"}', '"timezone": "Europe/Paris"'),

@@ -23,7 +23,8 @@ from typing import NamedTuple
 import pytest
 
 from tenax.errors import ToolFailed
-from tenax.tools import Done, sandbox
+from tenax.tools import sandbox
+from tenax.tools.gate import Done
 from tenax.tools.sandbox import Running, Sandbox, start_bare
 from tests.support.bubblewrap import ORDINARY, ROOT, find_bwrap, inside, try_all
 

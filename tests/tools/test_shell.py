@@ -32,10 +32,11 @@ from tenax.events import (
 from tenax.models import Call as Asked
 from tenax.models import Reply, ScriptedModel
 from tenax.parts import Text, text_of
+from tenax.rules import Rule
 from tenax.runtime import Runtime
 from tenax.testing.contract.base import begin
-from tenax.tools import Allowed, Asks, Call, Done, Gate, Refused, Rule, Tool
-from tenax.tools.gate import CHARS_MAX
+from tenax.tools.base import Call, Tool
+from tenax.tools.gate import CHARS_MAX, Allowed, Asks, Done, Gate
 from tenax.tools.redact import Redact
 from tenax.tools.sandbox import Sandbox
 from tenax.tools.shell import Background, Finished, Shell
@@ -228,9 +229,9 @@ async def test_what_a_command_leaves_running_ends_with_it(folder: Path) -> None:
 
 def weighed(
     tool: Tool[Any], *, rules: tuple[Rule, ...] = (), user: str = "local", **arguments: Any
-) -> Allowed | Asks | Refused:
+) -> Allowed | Asks | Done:
     call = Call(user, "c_1", 3, "call", Path("nowhere"))
-    return Gate([tool], rules).weigh(
+    return Gate([tool], lambda: rules).weigh(
         tool.name, msgspec.json.encode(arguments).decode(), call, allowed={"shell", "shell_start"}
     )
 
@@ -276,7 +277,7 @@ def test_a_person_is_asked(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_pa
 )
 def test_nobody_is_asked_for_what_cannot_be_run(arguments: dict[str, Any]) -> None:
     """The model is told why."""
-    assert isinstance(weighed(Shell(Sandbox(), REDACT), **arguments), Refused)
+    assert isinstance(weighed(Shell(Sandbox(), REDACT), **arguments), Done)
 
 
 def test_who_does_not_run_tenax_allows_no_command_outside_of_the_sandbox(
@@ -285,12 +286,12 @@ def test_who_does_not_run_tenax_allows_no_command_outside_of_the_sandbox(
     """Another user answers their own questions: they get neither this machine's network nor the rights of its owner."""
     for tool in tools(Sandbox()):
         assert isinstance(weighed(tool, command="ls", user="berta"), Allowed)
-        assert isinstance(weighed(tool, command="ls", user="berta", network=True), Refused)
+        assert isinstance(weighed(tool, command="ls", user="berta", network=True), Done)
     monkeypatch.setenv("PATH", str(tmp_path))
     for tool in tools(Sandbox()):
         refused = weighed(tool, command="ls", user="berta")
-        assert isinstance(refused, Refused)
-        assert "only the person who runs this Tenax" in refused.message
+        assert isinstance(refused, Done)
+        assert "only the person who runs this Tenax" in refused.text
 
 
 @pytest.mark.parametrize(
@@ -314,10 +315,10 @@ def test_a_rule_for_a_command_is_none_for_what_stands_behind_it(
     shell = Shell(Sandbox(), REDACT)
     call = Call("local", "c_1", 3, "call", folder)
     arguments = msgspec.json.encode({"command": command}).decode()
-    gate = Gate([shell], [Rule("allow", "shell", f"in the sandbox: {allowed}")])
+    gate = Gate([shell], lambda: [Rule("allow", "shell", f"in the sandbox: {allowed}")])
     assert isinstance(gate.weigh("shell", arguments, call, allowed=()), Asks) == asks
-    denied = Gate([shell], [Rule("allow", "*"), Rule("deny", "shell", f"*{command[:3]}*")])
-    assert isinstance(denied.weigh("shell", arguments, call, allowed=()), Refused)
+    denied = Gate([shell], lambda: [Rule("allow", "*"), Rule("deny", "shell", f"*{command[:3]}*")])
+    assert isinstance(denied.weigh("shell", arguments, call, allowed=()), Done)
 
 
 async def test_without_a_sandbox_commands_run_all_the_same(
@@ -695,7 +696,7 @@ async def test_without_a_sandbox_a_yes_is_for_one_command(
         assert (await events(it, name, ToolFinished))[0].text.startswith("on\n[exit code 0")
         (shell,) = [each for each in it.agent.gate.specs() if each.name == "shell"]
         assert "bubblewrap is not installed" in shell.description
-        tour = await it._agent_for(await it.new(source=TOUR))
+        tour = await it._answerers.of(await it.new(source=TOUR))
         assert [each.name for each in tour.gate.specs()] == ["read_file", "write_file"]
 
 

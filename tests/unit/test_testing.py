@@ -90,6 +90,7 @@ def test_a_point_that_is_not_there_is_refused() -> None:
         for point in ("append", "store:commited", "fly:before"):
             with pytest.raises(ValueError, match="no failure point"):
                 journal.faults.fail(point, RuntimeError())
+        begin(journal)
         with pytest.raises(ValueError, match="from 1"):
             journal.faults.fail("append:before", RuntimeError(), nth=0)
 

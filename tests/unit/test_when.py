@@ -37,6 +37,7 @@ NOW = us("2026-11-15 23:00:30")  # a Sunday
         ("every weekday at 8:30", "every weekday at 08:30", "2026-11-16 08:30"),
         ("every monday and thursday at 18:00", "every Monday and Thursday at 18:00", "2026-11-16 18:00"),
         ("Every Sat,  Sun AT 11 pm", "every Saturday and Sunday at 23:00", "2026-11-21 23:00"),
+        ("every mon, tue, and fri at 8", "every Monday and Tuesday and Friday at 08:00", "2026-11-16 08:00"),
         ("every sunday at 23:00", "every Sunday at 23:00", "2026-11-22 23:00"),
         ("every hour", "every hour", "2026-11-16 00:00"),
         ("every 15 minutes", "every 15 minutes", "2026-11-15 23:15"),

@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import msgspec
@@ -140,8 +140,12 @@ class AgentCache:
         self._put(route_key, _Entry(agent, session_id, _live(db, session_id), self._monotonic()))
         return agent
 
-    def evict(self, route_key: str) -> bool:
-        """Drop an agent. False if there is none, or it is still being built."""
+    def evict(self, route_key: str) -> Any:  # noqa: ANN401  (bool, or awaited)
+        """Drop an agent, now. False if there is none, or it is still being built."""
+        dropped = self._drop(route_key)
+        return _Done(dropped) if isinstance(self._db, AsyncSessionDB) else dropped
+
+    def _drop(self, route_key: str) -> bool:
         with self._lock:
             entry = self._entries.get(route_key)
             if entry is None or entry.built is not None:
@@ -214,16 +218,33 @@ class AgentCache:
         return work(self._db)
 
 
+class _Done:
+    """An answer that is there already, whether or not it is awaited."""
+
+    def __init__(self, answer: bool) -> None:
+        self._answer = answer
+
+    def __bool__(self) -> bool:
+        return self._answer
+
+    def __await__(self) -> Generator[None, None, bool]:
+        yield from ()
+        return self._answer
+
+
 def _live(db: SessionDB, session_id: str | None) -> int | None:
     """What the session holds now, or None where that cannot be known."""
     if session_id is None:
         return None
     try:
         found = db.get_session(session_id)
+        if found is None:
+            return None
+        # Without a revision (not a store of ours) the count says as much as there is to know.
+        return int(found["revision"] if "revision" in found else found["message_count"])
     except Exception as error:  # noqa: BLE001  (whatever keeps it from being known, the agent is reused)
         log.warning("A session cannot be looked up: %s", error, extra={"action": "session_unknown"})
         return None
-    return None if found is None else int(found["revision"])
 
 
 async def _apart(db: AsyncSessionDB, work: Callable[[SessionDB], Any]) -> Any:  # noqa: ANN401

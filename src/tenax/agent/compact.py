@@ -15,7 +15,7 @@ import logging
 import re
 import sys
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,11 +28,11 @@ from tenax.events import ContextKept, ModelUsed
 from tenax.fence import fence
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
-from tenax.models.base import Answer, Failure, Model, Piece, Words
+from tenax.models.base import Answer, Failure, Model, Words
 from tenax.models.render import contents_of, spelled_out
 from tenax.parts import File, Image, Part, Text, ToolResult, text_of
+from tenax.sessions import AsyncSessionDB, SessionDB
 from tenax.sessions import Compacted as Rotated
-from tenax.sessions import SessionDB
 from tenax.tools.todo import with_list
 from tenax.views.context import TRIMMED_CHARS, Context, Message, Placed, fenced
 
@@ -63,6 +63,7 @@ _CUT = frozenset({"length", "max_tokens"})
 """How providers say that an answer was cut off."""
 _STILL_LONG = "The conversation was summarised, and is still nearly as long as the model can take."
 _NOTHING = "The conversation is nearly as long as the model can take, and nothing in it could be summarised."
+_NO_SHORTER = "The summary is no shorter than what it would stand for."
 _SECRET = re.compile(
     r"\b(?:sk|pk|rk)-[\w-]{16,}|\bgh[pousr]_\w{20,}|\bxox[abprs]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
@@ -138,6 +139,7 @@ def compact(
     keep: int = KEEP_MESSAGES,
 ) -> Outcome:
     """Put a summary in place of all but the last messages. Never raises for what the summariser or the lock does."""
+    db = db._db if isinstance(db, AsyncSessionDB) else db  # noqa: SLF001  (its twin)
     given: list[Any] = list(messages) if messages is not None else db.get_messages(session_id)
     same: dict[str, Any] = {"messages": given if messages is None else messages, "session_id": session_id}
     holder = f"compact-{uuid.uuid4().hex}"
@@ -176,17 +178,18 @@ def _compact(
     summary, why = _summary(summarise, given[:cut])
     before, after = sum(map(_size, given)), len(summary) // 4 + sum(map(_size, given[cut:]))
     if not why and after >= before:
-        why = "The summary is no shorter than what it would stand for."
+        why = _NO_SHORTER
     if why:
         return Aborted(**same, why=why)
-    where: dict[str, Any] = {"tokens_before": before, "tokens_after": after, "folded_to": session["revision"]}
-    if cut < shared:
-        where["covers_to"] = stored[cut]["id"] - 1  # with the results of the calls before it
-    elif cut == shared:
-        where["covers_to"] = stored[cut - 1]["id"]
-    else:
-        where["keep_last"] = len(given) - cut
-    rotated = db.rotate(session_id, summary=summary, messages=given[shared:], **where)
+    rotated = db.rotate(
+        session_id,
+        summary=summary,
+        messages=given[shared:],
+        tokens_before=before,
+        tokens_after=after,
+        folded_to=session["revision"],
+        **_covered(stored, given, shared, cut),
+    )
     if not isinstance(rotated, Rotated):
         return Superseded(**same, by=rotated.by)
     first = {"role": "user", "content": fenced(summary)}
@@ -199,16 +202,12 @@ def _lock(db: Any, session_id: str, holder: str) -> bool | None:  # noqa: ANN401
     try:
         return bool(db.try_acquire_compression_lock(session_id, holder))
     except Exception as error:  # noqa: BLE001  (missing, broken, of another version: all the same)
-        _say_no_lock(error)
+        log.warning(
+            "The compression lock cannot be used (%s); going on without it. Restart Tenax so that all of it is of one version.",
+            error,
+            extra={"action": "no_compression_lock"},
+        )
         return None
-
-
-def _say_no_lock(error: Exception) -> None:
-    log.warning(
-        "The compression lock cannot be used (%s); going on without it. Restart Tenax so that all of it is of one version.",
-        error,
-        extra={"action": "no_compression_lock"},
-    )
 
 
 def _unlock(db: Any, session_id: str, holder: str) -> None:  # noqa: ANN401
@@ -235,20 +234,37 @@ def redacted(text: str) -> str:
 
 
 def _shared(stored: Sequence[Any], given: Sequence[Any]) -> int:
-    """How many of the caller's messages are in the store already."""
+    """How many of the caller's messages are in the store already. The first may be the summary that we gave out."""
     count = 0
     for old, new in zip(stored, given, strict=False):
-        if (old.get("role"), old.get("content")) != (new.get("role"), new.get("content")):
+        said, content = old.get("content"), new.get("content")
+        known = content == said or (count == 0 and isinstance(said, str) and content == fenced(said))
+        if old.get("role") != new.get("role") or not known:
             break
         count += 1
     return count
 
 
+def _covered(stored: Sequence[Any], given: Sequence[Any], shared: int, cut: int) -> dict[str, int]:
+    """How far the summary reaches, in words of `rotate`."""
+    if cut < shared:
+        return {"covers_to": stored[cut]["id"] - 1}  # with the results of the calls before it
+    if cut == shared:
+        return {"covers_to": stored[cut - 1]["id"]}
+    known = {(each.get("role"), str(each.get("content"))) for each in given}
+    unseen = [each["id"] for each in stored[shared:] if (each["role"], str(each["content"])) not in known]
+    if unseen:  # others wrote them, and the summary does not know them
+        return {"covers_to": min(unseen) - 1}
+    return {"keep_last": len(given) - cut}
+
+
 def _cut(roles: Sequence[str], keep: int) -> int:
-    """Where the part that stays begins: never between a call and its result, never after the last user message."""
+    """Where the part that stays begins: never between a call and its result, and not after the last user message, unless
+    that is the beginning of a long work: the summary then stands for it too.
+    """
     cut = max(0, len(roles) - keep)
     users = [n for n, role in enumerate(roles) if role == "user"]
-    if users:
+    if users and users[-1] > 1:
         cut = min(cut, users[-1])
     while cut > 0 and roles[cut] in {"tool", "results"}:
         cut -= 1
@@ -268,8 +284,8 @@ class Compactor:
     def __init__(
         self,
         journal: Journal,
-        must_keep: Callable[[list[dict[str, Any]]], Awaitable[str]] | None = None,
-        compacted: Callable[[str], Awaitable[None]] | None = None,
+        must_keep: Callable[[list[dict[str, Any]]], Awaitable[str]],
+        compacted: Callable[[str], Awaitable[None]],
     ) -> None:
         self._db = SessionDB(journal=journal)
         self._must_keep = must_keep
@@ -290,7 +306,7 @@ class Compactor:
         if not context.kept:
             work = self._try(run.journal, run.history, run.agent, run.model, limit, limit, run)
             try:
-                outcome = await run._unless_stopped(asyncio.create_task(work, name=f"compact {run.id}"))  # noqa: SLF001
+                outcome = await run.unless_stopped(asyncio.create_task(work, name=f"compact {run.id}"))
             except (StoreUnavailable, OutcomeUnknown) as error:
                 log.warning("A compaction has to wait: %s", error, extra={"action": "compaction_waits"})
                 return True
@@ -340,15 +356,15 @@ class Compactor:
         try:
             covered = context.items[:cut]
             fits = int(room * FULL / _share(context))
-            summary = await self._ask(journal, history.conversation, agent, model, covered, fits, run)
-            if isinstance(summary, Aborted):
-                return msgspec.structs.replace(summary, session_id=stretch)
+            summary, why = await self._ask(journal, history.conversation, agent, model, covered, fits, run)
+            if why:
+                return Aborted(**same, why=why)
             earlier = text_of(covered[0].message.parts) if covered[0].place == 0 else ""
             parts = [part for each in covered for part in each.message.parts]
             summary = redacted(with_list(summary, earlier, parts))
             before, after = estimate(context.items), len(summary) // 4 + estimate(context.items[cut:])
             if after >= before:
-                return Aborted(**same, why="The summary is no shorter than what it would stand for.")
+                return Aborted(**same, why=_NO_SHORTER)
             rotate = partial(
                 self._db.rotate,
                 stretch,
@@ -368,9 +384,8 @@ class Compactor:
                 await journal.apart(partial(_unlock, self._db, stretch, holder))
         if not isinstance(rotated, Rotated):
             return Superseded(**same, by=rotated.by)
-        if self._compacted is not None:
-            with contextlib.suppress(StoreUnavailable):  # it is found later: what is owed is in the store
-                await self._compacted(stretch)
+        with contextlib.suppress(StoreUnavailable):  # it is found later: what is owed is in the store
+            await self._compacted(stretch)
         return Compacted(messages=[], session_id=rotated.session_id, summary=summary, tokens_before=before,
                          tokens_after=after)  # fmt: skip
 
@@ -383,27 +398,27 @@ class Compactor:
         covered: list[Placed],
         room: int,
         run: Run | None,
-    ) -> str | Aborted:
-        same: dict[str, Any] = {"messages": [], "session_id": ""}
+    ) -> tuple[str, str]:
+        """The summary, and why there is none."""
         plain = _fitting(await _spelled(journal, covered), room - len(agent.prompt + INSTRUCTION) // 4)
         also = await self._also(plain) if agent.memory is not None else ""
         messages = [*plain, Message("user", (Text(INSTRUCTION + also),))]
         body = model.body(agent.prompt, [], [model.message(each) for each in messages], {})
         answer: Answer | Failure | None = None
         said, renewed_at = 0, journal.clock.monotonic()
-        async with contextlib.aclosing(_closable(model.stream(body, silence=agent.limits.silence))) as stream:
+        async with contextlib.aclosing(model.stream(body, silence=agent.limits.silence)) as stream:
             async for piece in stream:
                 if isinstance(piece, Answer | Failure):
                     answer = piece
                 said += len(piece.text) if isinstance(piece, Words) else 0
                 if said > SUMMARY_CHARS_MAX:
-                    return Aborted(**same, why="The summary is too long.")
+                    return "", "The summary is too long."
                 now = journal.clock.monotonic()
                 if run is not None and now - renewed_at > run.lease.seconds / 4:  # a summary takes its time
                     run.lease, renewed_at = await journal.renew(run.lease), now
         if not isinstance(answer, Answer):
             why = answer.message if answer is not None else "it ended without an end."
-            return Aborted(**same, why=f"The summary could not be written: {why}")
+            return "", f"The summary could not be written: {why}"
         if answer.usage is not None:
             await journal.append(
                 conversation,
@@ -411,18 +426,14 @@ class Compactor:
                 run=run.id if run is not None else None,
             )
         if answer.finish in _CUT:
-            return Aborted(**same, why="The summary was cut off.")
+            return "", "The summary was cut off."
         summary = redacted(text_of(answer.parts).strip())
         if not summary:
-            return Aborted(**same, why="The summary came back empty.")
-        return (
-            summary if len(summary) <= SUMMARY_CHARS_MAX else Aborted(**same, why="The summary is too long.")
-        )
+            return "", "The summary came back empty."
+        return (summary, "") if len(summary) <= SUMMARY_CHARS_MAX else ("", "The summary is too long.")
 
     async def _also(self, messages: Sequence[Message]) -> str:
         """What memories want kept, for the end of the instruction."""
-        if self._must_keep is None:
-            return ""
         told = [{"role": each.role, "content": text_of(each.parts)} for each in messages]
         kept = fence((await self._must_keep(told))[:_KEPT_CHARS_MAX])
         return f"\n\nA memory of yours asks that these things are not left out:\n{kept}" if kept else ""
@@ -544,14 +555,3 @@ def _fitting(covered: Sequence[Placed], room: int) -> list[Message]:
 def clipped(text: str, chars: int) -> str:
     """The beginning and the end of a text that is longer than so many characters."""
     return text if len(text) <= chars else f"{text[: chars // 2]}\n[...]\n{text[-chars // 2 :]}"
-
-
-async def _closable(pieces: AsyncIterator[Piece]) -> AsyncGenerator[Piece, None]:
-    """A stream that is closed where it is left."""
-    try:
-        async for piece in pieces:
-            yield piece
-    finally:
-        close = getattr(pieces, "aclose", None)
-        if close is not None:
-            await close()

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 class Held:
     """The spool of this runtime, its room taken before it is needed, and the handing in of dead ones'."""
 
-    def __init__(self, journal: AsyncJournal, folder: Path, tell: Callable[[str, int], None] | None) -> None:
+    def __init__(self, journal: AsyncJournal, folder: Path, tell: Callable[[str, int], None]) -> None:
         self._journal = journal
         self._folder = folder
         self._tell = tell
@@ -52,19 +52,19 @@ class Held:
         return self._spool
 
     async def hold(self, conversation: str, run: str, event: Event) -> None:
+        """Put it on this host's disk. Returns once it is there."""
         journal = self._journal
         body = encode(event)
         entry = Entry(journal.user or "", conversation, run, event.kind, body, journal.clock.now_us())
         spool = self._spool or await self.prepare()
         self._runs[conversation, run] = held = self._runs.get((conversation, run), 0) + len(body)
         await self._threads.run(partial(spool.write, entry))
-        if self._tell is not None:
-            self._tell(conversation, held)
+        self._tell(conversation, held)
 
     async def let_go(self, conversation: str, run: str) -> None:
+        """Everything that was held of this run is in the store."""
         self._runs.pop((conversation, run), None)
-        if self._tell is not None:
-            self._tell(conversation, 0)
+        self._tell(conversation, 0)
         if not self._runs and self._spool is not None:
             await self._threads.run(self._spool.read)
             await self._threads.run(self._spool.clear)
@@ -99,9 +99,8 @@ class Held:
                 runs.setdefault((entry.user, entry.conversation, entry.run), []).append(event)
         for (user, conversation, run), events in runs.items():
             with contextlib.suppress(Gone, NoSuchConversation):  # deleted meanwhile, and so is this
-                await hand_in(
-                    self._journal.of(user), conversation, run, events, instance=_owner(spool.instance)
-                )
+                theirs, owner = self._journal.of(user), _owner(spool.instance)
+                await theirs.apart(partial(hand_in, theirs.journal, conversation, run, events, owner))
 
     async def close(self) -> None:
         if self._making is not None:

@@ -48,21 +48,18 @@ class History:
 
     async def catch_up(self) -> None:
         """Fold what came since. What cannot be folded on (an erasure, another life of the store) is folded anew."""
-        async with self._one:
-            await self._catch_up()
-
-    async def _catch_up(self) -> None:
         journal = self._journal
-        if self.seq == 0 or self.incarnation != journal.incarnation:
-            await self._fold_anew()
-        while page := await journal.read(self.conversation, after=self.seq, limit=_PAGE):
-            for each in page:
-                if not await self._take(each):
-                    break
-            else:
-                if len(page) < _PAGE:
-                    break
-        await self._wait_for_erased()
+        async with self._one:
+            if self.seq == 0 or self.incarnation != journal.incarnation:
+                await self._fold_anew()
+            while page := await journal.read(self.conversation, after=self.seq, limit=_PAGE):
+                for each in page:
+                    if not await self._take(each):
+                        break
+                else:
+                    if len(page) < _PAGE:
+                        break
+            await self._wait_for_erased()
 
     async def took(self, stored: Sequence[Recorded]) -> None:
         """Fold what was just appended here, if nothing of others stands before it; otherwise `catch_up` will."""

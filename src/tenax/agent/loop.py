@@ -16,11 +16,13 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
+from tenax.agent.held import Held
 from tenax.agent.history import History
 from tenax.agent.partials import HOLD_SECONDS, Partials
 from tenax.changes import Changes, Watch
@@ -32,7 +34,6 @@ from tenax.events import (
     ContextOpened,
     Event,
     FilesChanged,
-    MemoryRecalled,
     MessageAssistant,
     MessagePartial,
     ModelFailed,
@@ -46,17 +47,17 @@ from tenax.events import (
 from tenax.fence import Scrubber, scrub
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Lease, Recorded
+from tenax.memory.keep import Memory
 from tenax.models.base import RETRIED, Answer, Failure, Model, Thought, ToolSpec, Words
 from tenax.models.render import contents_of
 from tenax.parts import File, Image, Part, Text, ToolCall, text_of
 from tenax.recovery import UNKNOWN_OUTCOME, interruption, ship
 from tenax.tools.base import Call, Elsewhere, Tool
 from tenax.tools.gate import Allowed, Asks, Done, Gate
-from tenax.tools.gate import Refused as Denied
 from tenax.views.context import Context, Message
 from tenax.views.turns import OpenCall, OpenRun, Step, Turns
 
-__all__ = ["RENDERER", "Agent", "Ended", "Holder", "Limits", "Rendered", "Run"]
+__all__ = ["RENDERER", "Agent", "Ended", "Limits", "Rendered", "Run"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -84,16 +85,6 @@ class Limits(msgspec.Struct, frozen=True):
     lease_grace: float = 30.0
 
 
-class Remembers(Protocol):
-    """What an agent knows from elsewhere. It never holds a turn: there is a deadline, and nothing that it raises."""
-
-    async def block(self, conversation: str) -> str:
-        """What the prompt says of it, for a whole stretch."""
-
-    async def recall(self, conversation: str, words: str, *, turn: int) -> MemoryRecalled | None:
-        """What is known about these words; None where there is nothing to say."""
-
-
 @dataclass(frozen=True, eq=False)
 class Agent:
     """What answers: immutable. What a turn changes lives in the turn, what was said in the journal."""
@@ -104,7 +95,8 @@ class Agent:
     gate: Gate
     settings: dict[str, Any] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
-    memory: Remembers | None = None
+    memory: Memory | None = None
+    """What it knows from elsewhere. It never holds a turn: there is a deadline, and nothing that it raises."""
     instructions: Callable[[], str] | None = None
     """What files want it to know. It is read when a stretch begins, and reads from a disk."""
 
@@ -116,16 +108,6 @@ class Agent:
             [self.prompt, self.settings, [(each.name, each.sees) for each in self.models], RENDERER]
         )
         return hashlib.sha256(told + specs).hexdigest()
-
-
-class Holder(Protocol):
-    """Where output waits while the store is away."""
-
-    async def hold(self, conversation: str, run: str, event: Event) -> None:
-        """Put it on this host's disk. Returns once it is there."""
-
-    async def let_go(self, conversation: str, run: str) -> None:
-        """Everything that was held of this run is in the store."""
 
 
 class Kin(Protocol):
@@ -195,26 +177,26 @@ class Run:
         run: str,
         *,
         folder: Path,
-        holder: Holder,
-        asks: bool = True,
-        compact: Callable[[Run], Awaitable[bool]] | None = None,
-        kin: Kin | None = None,
-        changes: Changes | None = None,
-        rendered: Rendered | None = None,
+        held: Held,
+        asks: bool,
+        compact: Callable[[Run], Awaitable[bool]],
+        kin: Kin,
+        changes: Changes,
+        rendered: Rendered,
     ) -> None:
         self.agent = agent
         self.journal = journal
         self.history = history
         self.lease = lease
         self.id = run
-        self.rendered = rendered if rendered is not None else Rendered(journal)
+        self.rendered = rendered
         self.overflow: int | None = None
         """What the provider said its context holds, when a request was too long."""
         self._folder = folder
         self._changes = changes
-        self._holder = holder
+        self._spool = held
         self._asks = asks
-        self._compact = compact
+        self._make_room = compact
         self._kin = kin
         self._elsewhere = False
         """Some call goes on in another conversation."""
@@ -254,9 +236,9 @@ class Run:
         while True:
             await self._look()
             run = self._open_run()
-            if self.turns.stopped or not await self._wanted():
+            if self.turns.stopped or not await self._while_away(partial(self._kin.wanted, self.history)):
                 return await self._cancel(run)
-            if run.step is not None and run.step.open:
+            if run.step is not None and run.open:
                 if not await self._use_tools(run.step):
                     return "parked"
                 continue
@@ -270,7 +252,7 @@ class Run:
                 return await self._finish("failed", why)
             await self._open_epoch()
             await self._recall(run)
-            if self.history.context.opened is None or await self._made_room():
+            if self.history.context.opened is None or await self._make_room(self):
                 continue  # something was erased meanwhile, or summarised: what requests begin with is another
             ended = await self._ask()
             if ended is not None:
@@ -353,7 +335,7 @@ class Run:
             raise
         if self._held and not events[-1].code:  # partials may be held further than they are stored
             self._held = False
-            await self._holder.let_go(self.conversation, self.id)
+            await self._spool.let_go(self.conversation, self.id)
         return stored
 
     async def _append(self, events: Sequence[Event]) -> list[Recorded]:
@@ -376,7 +358,7 @@ class Run:
 
     async def _hold(self, event: Event) -> None:
         self._held = True
-        await self._holder.hold(self.conversation, self.id, event)
+        await self._spool.hold(self.conversation, self.id, event)
 
     async def _renew(self, work: float = 0.0) -> None:
         """A run lives by its steps: what it stores moves the lease on, past the longest silence, or past `work`."""
@@ -464,15 +446,10 @@ class Run:
             await self.record(found)
             await self._catch_up()
 
-    async def _wanted(self) -> bool:
-        kin = self._kin
-        return kin is None or await self._while_away(lambda: kin.wanted(self.history))
-
     async def _over_budget(self) -> str:
         """Why no more may be spent, if so. Only what has a price counts (docs/CONFIGURATION.md)."""
-        limits, here = self.agent.limits, self.conversation
-        if self._kin is not None:
-            here = await self._while_away(partial(self._kin.payer, here))
+        limits = self.agent.limits
+        here = await self._while_away(partial(self._kin.payer, self.conversation))
         for limit, conversation, where in (
             (limits.dollars_conversation, here, "this conversation"),
             (limits.dollars_day, None, "today (UTC)"),
@@ -483,10 +460,6 @@ class Run:
             if spent.cost >= limit:
                 return f"The budget for {where} is used up: {spent.cost:.2f} of {limit:.2f} US dollars. Raise it in the configuration."
         return ""
-
-    async def _made_room(self) -> bool:
-        """Compact, if the context is near its limit. True if it is another one now."""
-        return self._compact is not None and await self._compact(self)
 
     async def _ask(self) -> Ended | None:
         """One call of the model. None: go on."""
@@ -538,32 +511,29 @@ class Run:
         self._partials = partials = Partials(store, hold)
         reading = asyncio.create_task(self._read(model, body, partials), name=f"model {self.id}")
         try:
-            return await self._unless_stopped(reading, self._taken)
+            return await self.unless_stopped(reading, self._taken)
         finally:
             await partials.end()
 
     async def _read(self, model: Model, body: bytes, partials: Partials) -> Answer | Failure:
-        stream = model.stream(body, silence=self.agent.limits.silence)
         scrubber = Scrubber()  # a model may repeat what it recalls, fence and all
-        try:
-            async for piece in stream:
-                match piece:
-                    case Words(text):
-                        partials.add(scrubber.feed(text))
-                    case Thought():
-                        partials.add("")
-                    case Answer():
-                        return _scrubbed(piece)
-                    case Failure():
-                        return piece
-        finally:
-            partials.add(scrubber.finish())
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                await close()
+        async with contextlib.aclosing(model.stream(body, silence=self.agent.limits.silence)) as stream:
+            try:
+                async for piece in stream:
+                    match piece:
+                        case Words(text):
+                            partials.add(scrubber.feed(text))
+                        case Thought():
+                            partials.add("")
+                        case Answer():
+                            return _scrubbed(piece)
+                        case Failure():
+                            return piece
+            finally:
+                partials.add(scrubber.finish())
         return Failure("dropped", f"{model.name} ended its answer without an end.")
 
-    async def _unless_stopped(self, task: asyncio.Task[T], *also: asyncio.Event) -> T | None:
+    async def unless_stopped(self, task: asyncio.Task[T], *also: asyncio.Event) -> T | None:
         """The task's result, or None: then the run was asked to stop, and the task has been."""
         stops = [asyncio.create_task(each.wait()) for each in (self._stop, *also)]
         try:
@@ -581,7 +551,7 @@ class Run:
         """A call failed: try again, try the next model, make room, or say why not."""
         limits, last = self.agent.limits, len(self.agent.models) - 1
         wait: float | None = None
-        if failure.why == "overflow" and self._compact is not None and self.overflow is None:
+        if failure.why == "overflow" and self.overflow is None:
             self.overflow, wait = failure.limit or 1, 0.0
         elif failure.why in RETRIED and self._failures < limits.retries:
             pause = min(limits.pause * 2**self._failures, 60.0) * random.uniform(0.75, 1.25)  # noqa: S311  (jitter)
@@ -615,9 +585,8 @@ class Run:
             verdict = self._weigh(step, each)
             if isinstance(verdict, Allowed):
                 ready.append((each, verdict))
-            elif isinstance(verdict, Denied):
-                await self._finished(step, each, Done("denied", verdict.message) if verdict.outcome == "denied" else
-                                     Done("failed", verdict.message))  # fmt: skip
+            elif isinstance(verdict, Done):
+                await self._finished(step, each, verdict)
             else:
                 waits = True
                 if each.asked is None:
@@ -630,7 +599,7 @@ class Run:
         await self._perform_all(step, ready)
         return not (waits or self._elsewhere) or self._stop.is_set()
 
-    def _weigh(self, step: Step, each: OpenCall) -> Allowed | Asks | Denied:
+    def _weigh(self, step: Step, each: OpenCall) -> Allowed | Asks | Done:
         gate, call = self.agent.gate, each.call
         said = each.answered.words if each.answered is not None else ""
         where = Call(self.journal.user or "", self.conversation, step.message, call.id, self._folder, said)
@@ -640,44 +609,37 @@ class Run:
         if each.answered is not None and each.asked is not None:
             return self._answered(verdict, each.asked, each.answered)
         if each.asked is not None and each.asked.expires_at < self.journal.clock.now_us():
-            return Denied("Nobody answered in time, so it was not allowed.", "denied")
+            return Done("denied", "Nobody answered in time, so it was not allowed.")
         if not self._asks:
             way = f" This rule would: {verdict.rule.command}" if verdict.rule is not None else ""
-            return Denied(
-                f"Nobody is there to be asked, and no rule allows it, so it was not done.{way}", "denied"
+            return Done(
+                "denied", f"Nobody is there to be asked, and no rule allows it, so it was not done.{way}"
             )
         return verdict
 
-    def _answered(self, asks: Asks, asked: ApprovalAsked, answered: ApprovalAnswered) -> Allowed | Denied:
+    def _answered(self, asks: Asks, asked: ApprovalAsked, answered: ApprovalAnswered) -> Allowed | Done:
         """The answer is good for exactly what the person saw."""
         if answered.answer == "no":
-            return Denied(answered.why or "The person said no.", "denied")
+            return Done("denied", answered.why or "The person said no.")
         if asks.touches != asked.touches:
-            return Denied("What it would touch is not what was approved, so it was not done.", "denied")
+            return Done("denied", "What it would touch is not what was approved, so it was not done.")
         return self.agent.gate.approve(asks, asked.arguments)
 
     async def _perform_all(self, step: Step, ready: list[tuple[OpenCall, Allowed]]) -> None:
         """Calls without effects side by side, the others one after the other, in the order of the answer."""
-        together: list[tuple[OpenCall, Allowed]] = []
-        for each, permit in ready:
-            if permit.tool.effect == "pure":
-                together.append((each, permit))
-                continue
-            await self._together(step, together)
-            together = []
-            await self._perform(step, each, permit)
-        await self._together(step, together)
-
-    async def _together(self, step: Step, calls: list[tuple[OpenCall, Allowed]]) -> None:
-        if calls:
-            await asyncio.gather(*(self._perform(step, each, permit) for each, permit in calls))
+        for pure, calls in groupby(ready, lambda call: call[1].tool.effect == "pure"):
+            if pure:
+                await asyncio.gather(*(self._perform(step, each, permit) for each, permit in calls))
+            else:
+                for each, permit in calls:
+                    await self._perform(step, each, permit)
 
     async def _perform(self, step: Step, each: OpenCall, permit: Allowed) -> None:
         if self._stop.is_set():
             return
         tool = permit.tool
         if each.started is not None and tool.effect == "once":
-            await self._finished(step, each, None)
+            await self.record(ToolFinished(step.message, each.call.id, "unknown", UNKNOWN_OUTCOME), held=True)
             return
         if each.handed is None:
             await self.record(ToolStarted(step.message, each.call.id, tool.name, tool.effect, tool.seconds))
@@ -686,7 +648,7 @@ class Run:
         async with self._watched(step, each, permit) as watch:
             task = asyncio.create_task(self.agent.gate.perform(permit, approved_arguments=approved))
             try:
-                done = await self._unless_stopped(task)
+                done = await self.unless_stopped(task)
             except asyncio.CancelledError:
                 await self._tell_changes(watch)
                 raise
@@ -704,7 +666,7 @@ class Run:
         self, step: Step, each: OpenCall, permit: Allowed
     ) -> contextlib.AbstractAsyncContextManager[Watch | None]:
         """What this call changes in the folder is found, unless it can change nothing there."""
-        if self._changes is None or permit.tool.effect == "pure" or each.handed is not None:
+        if permit.tool.effect == "pure" or each.handed is not None:
             return contextlib.nullcontext()
         also = [permit.touches] if permit.tool.paths else []
         return self._changes.around(self.conversation, self.id, step.message, each.call.id, also)
@@ -732,15 +694,12 @@ class Run:
 
     async def _halt(self, conversation: str) -> None:
         """Stop what goes on there for a call."""
-        if (kin := self._kin) is not None:
-            with contextlib.suppress(Gone):
-                await self._while_away(lambda: kin.stop(conversation))
+        with contextlib.suppress(Gone):
+            await self._while_away(lambda: self._kin.stop(conversation))
 
-    async def _finished(self, step: Step, each: OpenCall, done: Done | None, *changed: FilesChanged) -> None:
-        outcome: Any = done.outcome if done is not None else "unknown"
-        text = done.text if done is not None else UNKNOWN_OUTCOME
-        cut = done.cut if done is not None else 0
-        await self.record(*changed, ToolFinished(step.message, each.call.id, outcome, text, cut), held=True)
+    async def _finished(self, step: Step, each: OpenCall, done: Done, *changed: FilesChanged) -> None:
+        finished = ToolFinished(step.message, each.call.id, done.outcome, done.text, done.cut)
+        await self.record(*changed, finished, held=True)
 
     # -- ends ------------------------------------------------------------------------------------------------
 
@@ -763,7 +722,7 @@ class Run:
         """The person stopped it. Every call gets its outcome, so that the conversation can go on."""
         for each in run.handed:
             await self._halt(each.handed.conversation)  # type: ignore[union-attr]
-        for each in run.step.open if run.step is not None else ():
+        for each in run.open:
             begun = each.started is not None
             text = "It was stopped while it ran." if begun else "It was stopped before it ran."
             await self.record(ToolFinished(run.step.message, each.call.id, "cancelled", text))  # type: ignore[union-attr]
@@ -799,7 +758,8 @@ class Run:
         late = list(self._late)
         if self._partials is not None:
             late.insert(0, ReplyDelta(0, 0, self._partials.whole))
-        await self._while_away(lambda: ship(self.journal, self.conversation, self.id, late, source=self.id))
+        ship_late = partial(ship, self.journal.journal, self.conversation, self.id, late)
+        await self._while_away(lambda: self.journal.apart(ship_late))
 
 
 def _scrubbed(answer: Answer) -> Answer:

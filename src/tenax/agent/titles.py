@@ -10,15 +10,14 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import AsyncGenerator
-from typing import Final, cast
+from typing import Final
 
 from tenax.agent.compact import redacted
 from tenax.errors import HeadMoved
 from tenax.events import ConversationTitled, MessageAssistant, MessageUser, ModelUsed
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Expect
-from tenax.models.base import Answer, Failure, Model, Piece, Words
+from tenax.models.base import Answer, Failure, Model, Words
 from tenax.parts import Text, text_of
 from tenax.views.context import Message
 
@@ -66,8 +65,7 @@ async def give_title(journal: AsyncJournal, model: Model, conversation: str, *, 
 async def ask(model: Model, request: str, purpose: str, *, silence: float, chars_max: int) -> Answer | None:
     """Ask a model something beside the talk. None if it fails, takes longer than that in all, or says more than that."""
     body = model.body("", [], [model.message(Message("user", (Text(request),)))], {})
-    stream = cast("AsyncGenerator[Piece, None]", model.stream(body, silence=silence))
-    said = 0
+    stream, said = model.stream(body, silence=silence), 0
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(silence), contextlib.aclosing(stream) as pieces:
             async for piece in pieces:

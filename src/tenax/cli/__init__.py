@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from tenax.cli.ask import ask
 from tenax.cli.doctor import examine
 from tenax.cli.frame import Commands, leave, run
 from tenax.cli.list import list_conversations
@@ -62,14 +63,11 @@ def tenax(
         raise click.UsageError("-p stands alone; it takes no command.")
     if context.invoked_subcommand is not None:
         return None
+    config = load(os.environ, profile=profile)
     if words is None:
         from tenax.cli.talk import talk  # noqa: PLC0415  (brings the terminal's libraries along)
 
-        config = load(os.environ, profile=profile)
         return talk(config, conversation=conversation, new=new, context_files=not no_context_files)
-    from tenax.cli.ask import ask  # noqa: PLC0415  (brings the models along)
-
-    config = load(os.environ, profile=profile)
     return ask(
         config,
         words,

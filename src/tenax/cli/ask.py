@@ -11,16 +11,14 @@ import contextlib
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from tenax.agent.history import History
 from tenax.attachments import read_file
-from tenax.cli.frame import FAILED, STOPPED
+from tenax.cli.frame import FAILED, STOPPED, tell_failure
 from tenax.cli.lines import noted, one_line
 from tenax.config import Config
 from tenax.errors import ConfigError, InvalidInput, StoreUnavailable
@@ -55,22 +53,20 @@ def ask(
     if not words.strip() and not attached:
         raise InvalidInput("The message is empty.", hint='tenax -p "your question"')
     printer = _Lines() if as_json else _Words()
-    made = partial(
-        Runtime, config, asks=False, serves=False, on_held=printer.held, context_files=context_files
-    )
-    return asyncio.run(_ask(made, printer, words, conversation, how, attached))
+    return asyncio.run(_ask(config, printer, words, conversation, how, attached, context_files=context_files))
 
 
 async def _ask(
-    made: Callable[[], Runtime],
+    config: Config,
     printer: _Words | _Lines,
     words: str,
     conversation: str | None,
     how: How,
     attached: Sequence[tuple[str, bytes]],
+    *,
+    context_files: bool,
 ) -> int:
-    runtime = made()
-    denied = _Denied(runtime)
+    runtime = Runtime(config, asks=False, serves=False, on_held=printer.held, context_files=context_files)
     try:
         runtime.agent  # noqa: B018  (what is not set up is said before anything is stored)
     except ConfigError:
@@ -82,9 +78,8 @@ async def _ask(
         name = conversation or await runtime.new(source="cli")
         stored = await runtime.submit(name, parts, how=how)
         printer.began(name, stored.seq)
-        denied.began(name, stored.seq)
         with _stopping() as stop:
-            following = asyncio.create_task(_follow(runtime, name, stored.seq, printer, denied))
+            following = asyncio.create_task(_follow(runtime, name, stored.seq, printer))
             both: set[asyncio.Future[Any]] = {following, stop}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if following.done():
@@ -97,9 +92,7 @@ async def _ask(
             return STOPPED
 
 
-async def _follow(
-    runtime: Runtime, conversation: str, seq: int, printer: _Words | _Lines, denied: _Denied
-) -> int:
+async def _follow(runtime: Runtime, conversation: str, seq: int, printer: _Words | _Lines) -> int:
     """Print what the run writes, until it is over."""
     shown = asyncio.Condition()
     last = seq - 1
@@ -108,7 +101,10 @@ async def _follow(
         nonlocal last
         async for at, changes in runtime.follow(conversation, last):
             printer.changed(at, changes)
-            denied.changed(changes)
+            for row in printer.denied(changes):
+                rule = runtime.rule_for(conversation, row.name, row.arguments)
+                if rule is not None:
+                    click.echo(f"No rule allows this. To allow it: {rule.command}", err=True)
             async with shown:
                 last = at
                 shown.notify_all()
@@ -139,26 +135,34 @@ async def _while_away(work: Callable[[], Awaitable[None]]) -> None:
 
 async def _stopped(runtime: Runtime, conversation: str, seq: int) -> bool:
     """Stop the run, if it is the one that answers this; a message that waits behind another's run goes on waiting."""
-    history = History(runtime.journal, conversation)
-    await history.catch_up()
-    mine = history.turns.run is not None and seq in history.turns.run.inputs
+    run = (await runtime.lanes.turns(conversation)).run
+    mine = run is not None and seq in run.inputs
     if mine:
         await runtime.stop(conversation)
     return mine
 
 
-class _Mine:
-    """Which rows belong to the answer: those of the run that took the message, from there on."""
+class _Printer:
+    """What both ways of printing know: the rows of the answer, which are those of the run that took the message."""
 
     def __init__(self) -> None:
+        self._conversation = ""
         self._seq = 0
         self._from: tuple[int, int, int] | None = None
         self._run: str | None = None
+        self._failed = ""
 
-    def began(self, seq: int) -> None:
-        self._seq = seq
+    def began(self, conversation: str, seq: int) -> None:
+        self._conversation, self._seq = conversation, seq
 
-    def has(self, row: Row) -> bool:
+    def denied(self, changes: list[Change]) -> Iterator[Row]:
+        """Calls of tools that were denied, because nobody is asked here."""
+        for change in changes:
+            match change:
+                case Put(row) if row.kind == "tool" and row.state == "denied" and self._is_mine(row):
+                    yield row
+
+    def _is_mine(self, row: Row) -> bool:
         if row.id == str(self._seq) and row.state == "":
             self._from = row.key
         if self._from is None or row.run is None or row.key < self._from:
@@ -167,40 +171,16 @@ class _Mine:
         return row.run == self._run
 
 
-class _Denied:
-    """Nobody is asked here: what was denied is told with the rule that would have allowed it."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._mine = _Mine()
-        self._conversation = ""
-
-    def began(self, conversation: str, seq: int) -> None:
-        self._conversation = conversation
-        self._mine.began(seq)
-
-    def changed(self, changes: list[Change]) -> None:
-        for change in changes:
-            match change:
-                case Put(row) if self._mine.has(row) and row.kind == "tool" and row.state == "denied":
-                    rule = self._runtime.rule_for(self._conversation, row.name, row.arguments)
-                    if rule is not None:
-                        click.echo(f"No rule allows this. To allow it: {rule.command}", err=True)
-
-
-class _Words:
+class _Words(_Printer):
     """The answer as text."""
 
     def __init__(self) -> None:
-        self._mine = _Mine()
+        super().__init__()
         self._printed: dict[str, int] = {}
-        self._failed = ""
-        self._conversation = ""
         self._middle = False
 
     def began(self, conversation: str, seq: int) -> None:
-        self._conversation = conversation
-        self._mine.began(seq)
+        super().began(conversation, seq)
         click.echo(f"conversation {conversation}", err=True)
 
     def held(self, _conversation: str, count: int) -> None:
@@ -210,7 +190,7 @@ class _Words:
     def changed(self, _seq: int, changes: list[Change]) -> None:
         for change in changes:
             match change:
-                case Put(row) if self._mine.has(row):
+                case Put(row) if self._is_mine(row):
                     self._put(row)
                 case Grow(name, offset, text) if self._printed.get(name) == offset:
                     self._print(name, text, offset)
@@ -220,11 +200,11 @@ class _Words:
             case "assistant":
                 self._print(row.id, row.text, late=row.late)
             case "tool" if row.state != "waiting":
-                self._aside(one_line(f"[{row.name} {row.state}]"))
+                click.echo(one_line(f"[{row.name} {row.state}]"), err=True)
             case "notice" | "files" if row.state not in {"open", "undone"}:
-                self._aside(one_line(row.text))
+                click.echo(one_line(row.text), err=True)
             case "memory":
-                self._aside(noted(row))
+                click.echo(noted(row), err=True)
             case "marker" if row.state != "resumed":
                 self._failed = one_line(row.text) or row.state
 
@@ -239,28 +219,20 @@ class _Words:
             click.echo(new, nl=False)
             sys.stdout.flush()
 
-    def _aside(self, line: str) -> None:
-        click.echo(line, err=True)
-
     def ended(self) -> int:
         if self._middle:
             click.echo()
         if self._failed:
-            click.echo(f"tenax: {self._failed}", err=True)
-            click.echo(f'go on: tenax -p "..." -c {self._conversation}', err=True)
+            tell_failure(self._failed, f'go on: tenax -p "..." -c {self._conversation}')
             return FAILED
         return 0
 
 
-class _Lines:
+class _Lines(_Printer):
     """Every change as a line of JSON."""
 
-    def __init__(self) -> None:
-        self._mine = _Mine()
-        self._failed = False
-
     def began(self, conversation: str, seq: int) -> None:
-        self._mine.began(seq)
+        super().began(conversation, seq)
         click.echo(_encode({"type": "began", "conversation": conversation, "seq": seq}))
 
     def held(self, conversation: str, count: int) -> None:
@@ -270,8 +242,8 @@ class _Lines:
         for change in changes:
             click.echo(_encode({"seq": seq, **msgspec.to_builtins(change)}))
             match change:
-                case Put(row) if self._mine.has(row) and row.kind == "marker" and row.state != "resumed":
-                    self._failed = True
+                case Put(row) if self._is_mine(row) and row.kind == "marker" and row.state != "resumed":
+                    self._failed = row.state
         sys.stdout.flush()
 
     def ended(self) -> int:

@@ -10,7 +10,7 @@ from typing import Final
 import click
 import msgspec
 
-from tenax.cli.frame import FAILED, pass_config
+from tenax.cli.frame import FAILED, json_option, pass_config, print_json
 from tenax.cli.lines import one_line, short_time
 from tenax.cli.skills import broken
 from tenax.clock import Clock, rfc3339
@@ -78,7 +78,7 @@ class Findings(msgspec.Struct, kw_only=True):
 
 
 @click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for a program.")
+@json_option
 @pass_config
 def examine(config: Config, *, as_json: bool) -> int:
     """Show the places and versions, and prove the store. Exits with 1 if something is wrong."""
@@ -101,7 +101,7 @@ def examine(config: Config, *, as_json: bool) -> int:
             raise
         findings.ok, findings.error = False, str(error)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(findings)))
+        print_json(findings)
     return 0 if findings.ok else FAILED
 
 
@@ -122,7 +122,8 @@ def _look(config: Config, findings: Findings, *, as_json: bool) -> None:
         name: getattr(report, name) for name in ("conversations", "facts", "partials", "blobs", "stale")
     }
     if not as_json:
-        _show_report(report)
+        for line in report.lines():
+            click.echo(one_line(line))
 
 
 def _version() -> str:
@@ -180,8 +181,3 @@ def _prove(journal: Journal) -> Report:
     finally:
         if told and terminal:
             click.echo("\r\x1b[K", nl=False, err=True)
-
-
-def _show_report(report: Report) -> None:
-    for line in report.lines():
-        click.echo(one_line(line))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
 import unicodedata
 from datetime import UTC, datetime
 
@@ -10,16 +12,21 @@ from tenax.changes import TurnChanges
 from tenax.clock import rfc3339
 from tenax.views.transcript import Row
 
-__all__ = ["changed", "fit", "noted", "one_line", "pad", "short_time", "width"]
+UNTITLED = "(nothing said yet)"
 
 _NOTED = {"added": "Remembered", "replaced": "Changed what it remembers", "removed": "Forgot"}
 _US = 1_000_000
 _SPACE = re.compile(r"\s+")
 
 
+def visible(text: str, but: str = "") -> str:
+    """The same text, character by character, without anything that a terminal would obey, `but` for these."""
+    return "".join(each if each.isprintable() or each in but else "\ufffd" for each in text)
+
+
 def one_line(text: str) -> str:
     """The same words without line breaks, and without anything that a terminal would obey."""
-    return "".join(each if each.isprintable() else "\ufffd" for each in _SPACE.sub(" ", text).strip())
+    return visible(_SPACE.sub(" ", text).strip())
 
 
 def width(text: str) -> int:
@@ -51,6 +58,16 @@ def pad(text: str, columns: int) -> str:
     return text + " " * (columns - width(text))
 
 
+def room_across() -> int | None:
+    """How many columns the terminal has; None where nobody measures them."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def minute(at_us: int) -> str:
+    """2026-11-14 09:35, in UTC."""
+    return rfc3339(at_us)[:16].replace("T", " ")
+
+
 def short_time(at_us: int, now_us: int) -> str:
     """Local time: 09:35 today, 14 Nov this year, 2024-11-14 before."""
     at, now = (datetime.fromtimestamp(each / _US, UTC).astimezone() for each in (at_us, now_us))
@@ -61,13 +78,11 @@ def short_time(at_us: int, now_us: int) -> str:
 
 def changed(turn: TurnChanges) -> list[str]:
     """What a turn changed in the folder, as lines of a diff."""
-    head = f"{'Put back' if turn.undoes else 'Changed'}{', and put back since' if turn.undone else ''}: {rfc3339(turn.at)[:16]}"
-    lines = [head.replace("T", " "), *([turn.missed] if turn.missed else [])]
+    head = f"{'Put back' if turn.undoes else 'Changed'}{', and put back since' if turn.undone else ''}"
+    lines = [f"{head}: {minute(turn.at)}", *([turn.missed] if turn.missed else [])]
     for each in turn.files:
         lines += [f"{each.what} {each.path} {each.note}".rstrip(), *each.diff.split("\n")[2:]]
-    return [
-        "".join(char if char.isprintable() or char == "\t" else "\ufffd" for char in line) for line in lines
-    ]
+    return [visible(line, but="\t") for line in lines]
 
 
 def noted(row: Row) -> str:

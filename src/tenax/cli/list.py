@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Iterator
 from heapq import merge
 from itertools import islice
 from typing import Final
 
 import click
-import msgspec
 
-from tenax.cli.frame import pass_config
-from tenax.cli.lines import fit, one_line, pad, short_time, width
+from tenax.cli.frame import json_option, pass_config, print_json
+from tenax.cli.lines import UNTITLED, fit, one_line, pad, room_across, short_time, width
 from tenax.config import Config
 from tenax.journal import Journal, exists
 from tenax.journal import open as open_journal
@@ -24,7 +21,6 @@ __all__ = ["list_conversations"]
 
 PAGE: Final = 200
 TITLE_COLUMNS_MIN: Final = 18
-UNTITLED: Final = "(nothing said yet)"
 
 
 @click.command("list")
@@ -32,14 +28,14 @@ UNTITLED: Final = "(nothing said yet)"
 @click.option(
     "-n", "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many at most."
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for a program.")
+@json_option
 @pass_config
 def list_conversations(config: Config, *, everything: bool, limit: int, as_json: bool) -> None:
     """Show the conversations, pinned first, then newest first."""
     found, words, now_us, hidden = _read(config.store_url, everything=everything, limit=limit)
     if as_json:
         shown = [listed(each, said) for each, said in zip(found, words, strict=True)][:limit]
-        click.echo(msgspec.json.format(msgspec.json.encode(shown)))
+        print_json(shown)
         return
     if not found:
         said = (
@@ -49,8 +45,7 @@ def list_conversations(config: Config, *, everything: bool, limit: int, as_json:
         )
         click.echo(said, err=True)
         return
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for line in _lines(found[:limit], words[:limit], now_us, columns):
+    for line in _lines(found[:limit], words[:limit], now_us, room_across()):
         click.echo(line)
     if len(found) > limit:
         click.echo(f"There are more; these are the first {limit} (--limit).", err=True)
@@ -83,21 +78,20 @@ def _pages(journal: Journal, *, archived: bool) -> Iterator[Summary]:
 
 def _lines(found: list[Summary], words: list[str | None], now_us: int, columns: int | None) -> Iterator[str]:
     """A line a conversation; on a narrow terminal three. `columns` is None where nobody measures them."""
-    titles = [one_line(each.title or "") or said or UNTITLED for each, said in zip(found, words, strict=True)]
-    ids = [one_line(each.conversation) for each in found]
-    counts = [str(each.messages) for each in found]
-    times = [short_time(each.updated_at, now_us) for each in found]
-    marks = [_marks(each) for each in found]
-    taken = _widest(ids) + _widest(counts) + _widest(times) + _widest(marks) + 2 * (4 if any(marks) else 3)
-    room = _widest(titles) if columns is None else min(columns - taken, _widest(titles))
-    if room < min(TITLE_COLUMNS_MIN, _widest(titles)):
-        for row in zip(titles, ids, counts, times, marks, strict=True):
-            yield from _tall(*row, columns or 0)
-        return
-    for title, name, count, time, mark in zip(titles, ids, counts, times, marks, strict=True):
-        cells = [pad(name, _widest(ids)), pad(fit(title, room), room), count.rjust(_widest(counts)),
-                 time.rjust(_widest(times)), mark]  # fmt: skip
-        yield "  ".join(cells).rstrip()
+    rows = [
+        (one_line(each.conversation), one_line(each.title or "") or said or UNTITLED, str(each.messages),
+         short_time(each.updated_at, now_us), _marks(each))
+        for each, said in zip(found, words, strict=True)
+    ]  # fmt: skip
+    names, titles, counts, times, marks = (max(map(width, cells)) for cells in zip(*rows, strict=True))
+    taken = names + counts + times + marks + 2 * (4 if marks else 3)
+    room = titles if columns is None else min(columns - taken, titles)
+    for name, title, count, time, mark in rows:
+        if room < min(TITLE_COLUMNS_MIN, titles):
+            yield from _tall(title, name, count, time, mark, columns or 0)
+        else:
+            cells = [pad(name, names), pad(fit(title, room), room), count.rjust(counts)]
+            yield "  ".join([*cells, time.rjust(times), mark]).rstrip()
 
 
 def _tall(title: str, name: str, count: str, time: str, mark: str, columns: int) -> Iterator[str]:
@@ -110,7 +104,3 @@ def _tall(title: str, name: str, count: str, time: str, mark: str, columns: int)
 def _marks(each: Summary) -> str:
     marks = {"running": each.running, "pinned": each.pinned, "archived": each.archived}
     return " ".join(name for name, on in marks.items() if on)
-
-
-def _widest(cells: list[str]) -> int:
-    return max(map(width, cells))

@@ -9,6 +9,7 @@ import click
 from tenax.cli.frame import pass_config
 from tenax.cli.lines import one_line
 from tenax.config import Config
+from tenax.tools.mcp import McpServers, Standing
 
 __all__ = ["mcp"]
 
@@ -22,7 +23,6 @@ def mcp(config: Config) -> None:
     if not config.mcp:
         click.echo("There are no MCP servers: a section [mcp.NAME] in the configuration is one.", err=True)
         return
-    from tenax.tools.mcp import McpServers, Standing  # noqa: PLC0415  (brings the tools along)
 
     async def tried() -> list[Standing]:
         servers = McpServers(config.tools_folder, config.places.state / "mcp", lambda: None)

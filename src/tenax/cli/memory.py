@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import shutil
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, TypeVar
 
 import click
-import msgspec
 
-from tenax.cli.frame import FAILED, pass_config
-from tenax.cli.lines import fit, one_line, pad, short_time, width
-from tenax.clock import SystemClock, rfc3339
+from tenax.cli.frame import FAILED, json_option, pass_config, print_json, with_runtime
+from tenax.cli.lines import fit, minute, one_line, pad, room_across, short_time, width
+from tenax.clock import SystemClock
 from tenax.config import Config
 from tenax.errors import InvalidInput
 from tenax.journal import exists
 from tenax.journal.facts import Fact
 from tenax.memory.keep import Memory, Status
-from tenax.runtime import Runtime
 
 __all__ = ["memory"]
 
@@ -30,22 +25,10 @@ ID_CHARS_MIN: Final = 8
 _BY: Final = {"person": "you", "model": "the model", "review": "a review", "import": "an import"}
 _GROUPS: Final = {"profile": "Profile", "note": "Notes"}
 
-as_json_option = click.option("--json", "as_json", is_flag=True, help="As JSON, for a program.")
-
 
 def _do(config: Config, work: Callable[[Memory], Awaitable[T]], *, providers: bool = False) -> T:
     """Do this with the person's memory. What concerns `providers` needs them, and waits until they are loaded."""
-
-    async def done() -> T:
-        runtime = Runtime(config, serves=False)
-        try:
-            if providers:
-                await runtime.start()
-            return await work(runtime.memory)
-        finally:
-            await runtime.close()
-
-    return asyncio.run(done())
+    return with_runtime(config, lambda runtime: work(runtime.memory), starts=providers)
 
 
 async def _find(memory: Memory, name: str) -> Fact:
@@ -62,22 +45,16 @@ async def _find(memory: Memory, name: str) -> Fact:
 
 
 @click.group("memory", invoke_without_command=True)
-@as_json_option
-@click.pass_context
-def memory(context: click.Context, *, as_json: bool) -> None:
-    """Show what is remembered of you, and change it."""
-    if context.invoked_subcommand is None:
-        _list(as_json=as_json)
-
-
+@json_option
 @pass_config
-def _list(config: Config, *, as_json: bool) -> None:
+def memory(config: Config, *, as_json: bool) -> None:
+    """Show what is remembered of you, and change it."""
     _print_facts(config, "", as_json=as_json)
 
 
 @memory.command("search")
 @click.argument("words", nargs=-1, required=True)
-@as_json_option
+@json_option
 @pass_config
 def search(config: Config, words: tuple[str, ...], *, as_json: bool) -> None:
     """Show what is remembered about these words."""
@@ -93,22 +70,17 @@ def _print_facts(config: Config, words: str, *, as_json: bool) -> None:
 
     everything, facts = _do(config, work) if exists(config.store_url) else ([], [])
     if as_json:
-        _print_json(facts)
+        print_json(facts)
         return
     if not facts:
         click.echo(f"Nothing is remembered {'about this' if words else 'yet'}.", err=True)
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for line in _lines(facts, _telling([each.id for each in everything]), columns):
+    for line in _lines(facts, _telling([each.id for each in everything]), room_across()):
         click.echo(line)
 
 
 def _telling(ids: list[str]) -> int:
     """How many characters tell these ids apart. They begin with their time."""
     return next(n for n in range(ID_CHARS_MIN, 100) if len({each[:n] for each in ids}) == len(ids))
-
-
-def _print_json(what: object) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(what)))
 
 
 def _lines(facts: list[Fact], id_chars: int, columns: int | None) -> Iterator[str]:
@@ -190,7 +162,7 @@ def undo(config: Config, fact: str) -> None:
 
 @memory.command("show")
 @click.argument("fact")
-@as_json_option
+@json_option
 @pass_config
 def show_fact(config: Config, fact: str, *, as_json: bool) -> None:
     """Show where a fact comes from, and all that it has been."""
@@ -200,14 +172,15 @@ def show_fact(config: Config, fact: str, *, as_json: bool) -> None:
 
     versions = _do(config, work)
     if as_json:
-        _print_json(versions)
+        print_json(versions)
         return
     last = versions[-1]
     click.echo(f"{last.id}, {_GROUPS[last.about].lower()}: {one_line(last.text) or '(forgotten)'}")
     for each in versions:
         did = "forgotten" if each.state == "removed" else "added" if each.version == 1 else "changed"
-        when = rfc3339(each.at)[:16].replace("T", " ")
-        click.echo(f"  version {each.version}, {when}, {did} by {_BY[each.by]}: {one_line(each.text)}")
+        click.echo(
+            f"  version {each.version}, {minute(each.at)}, {did} by {_BY[each.by]}: {one_line(each.text)}"
+        )
         if each.conversation is not None:
             click.echo(f"    from message {each.seq} of {each.conversation}: tenax show {each.conversation}")
     if last.scope is not None:
@@ -259,13 +232,13 @@ def _read(file: str) -> str:
 
 
 @memory.command("status")
-@as_json_option
+@json_option
 @pass_config
 def status(config: Config, *, as_json: bool) -> None:
     """Show how far each provider is behind, and what it could not take."""
     found = _do(config, lambda memory: memory.status(), providers=True)
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     if not found:
         click.echo("There is the built-in memory, and no provider beside it.", err=True)

@@ -33,15 +33,9 @@ def nth(found: tuple[Rule, ...], number: int) -> Rule:
 
 
 @click.group("rules", invoke_without_command=True)
-@click.pass_context
-def rules(context: click.Context) -> None:
-    """Show what tools may do without asking and what they never may, and change it."""
-    if context.invoked_subcommand is None:
-        _list()
-
-
 @pass_config
-def _list(config: Config) -> None:
+def rules(config: Config) -> None:
+    """Show what tools may do without asking and what they never may, and change it."""
     if not config.rules:
         click.echo("There are no rules: a tool that changes something asks.", err=True)
     for line in lines_of(config.rules):

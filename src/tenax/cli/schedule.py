@@ -2,66 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
-
 import click
 import msgspec
 
-from tenax.cli.frame import pass_config
+from tenax.cli.frame import json_option, pass_config, print_json, with_runtime
 from tenax.cli.lines import one_line
 from tenax.clock import rfc3339
 from tenax.config import Config
 from tenax.errors import InvalidInput
 from tenax.journal import exists
-from tenax.journal.schedules import Plan, Schedule
+from tenax.journal.schedules import Schedule
 from tenax.runtime import Runtime
 from tenax.when import local, zone_of
 
 __all__ = ["schedule"]
 
-T = TypeVar("T")
-
-
-def _do(config: Config, work: Callable[[Runtime], Awaitable[T]]) -> T:
-    async def done() -> T:
-        runtime = Runtime(config, serves=False)
-        try:
-            return await work(runtime)
-        finally:
-            await runtime.close()
-
-    return asyncio.run(done())
-
 
 @click.group("schedule", invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for a program.")
-@click.pass_context
-def schedule(context: click.Context, *, as_json: bool) -> None:
-    """Show what is asked by itself and when, and change it."""
-    if context.invoked_subcommand is None:
-        _list(as_json=as_json)
-
-
+@json_option
 @pass_config
+def schedule(config: Config, *, as_json: bool) -> None:
+    """Show what is asked by itself and when, and change it."""
+    _list(config, as_json=as_json)
+
+
 def _list(config: Config, *, as_json: bool) -> None:
-    plans = _do(config, lambda runtime: runtime.schedules.all()) if exists(config.store_url) else []
+    plans = with_runtime(config, lambda runtime: runtime.schedules.all()) if exists(config.store_url) else []
     if as_json:
         shown = [msgspec.to_builtins(each.schedule) | {"due": rfc3339(each.schedule.due or 0),
                  "made_at": rfc3339(each.schedule.made_at), "waits": each.waits} for each in plans]  # fmt: skip
-        click.echo(msgspec.json.format(msgspec.json.encode(shown)))
+        print_json(shown)
         return
     if not plans:
         click.echo(
             'There are no schedules. tenax schedule add "every weekday at 8" WORDS makes one.', err=True
         )
     for each in plans:
-        click.echo(_line(each))
-
-
-def _line(plan: Plan) -> str:
-    return f"{_told(plan.schedule)}{f' ({plan.waits})' if plan.waits else ''}"
+        click.echo(f"{_told(each.schedule)}{f' ({each.waits})' if each.waits else ''}")
 
 
 def _told(each: Schedule) -> str:
@@ -74,10 +51,11 @@ def _told(each: Schedule) -> str:
 
 
 @schedule.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for a program.")
-def list_all(*, as_json: bool) -> None:
+@json_option
+@pass_config
+def list_all(config: Config, *, as_json: bool) -> None:
     """Show them."""
-    _list(as_json=as_json)
+    _list(config, as_json=as_json)
 
 
 @schedule.command("add")
@@ -90,7 +68,7 @@ def list_all(*, as_json: bool) -> None:
 @pass_config
 def add(config: Config, when: str, words: tuple[str, ...], conversation: str | None, zone: str) -> None:
     """Ask WORDS at WHEN, such as "every weekday at 8", "in 20 minutes", "on 2026-12-24 at 9:00"."""
-    made = _do(
+    made = with_runtime(
         config,
         lambda runtime: runtime.schedules.add(" ".join(words), when, conversation=conversation, zone=zone),
     )
@@ -112,4 +90,4 @@ def remove(config: Config, name: str) -> None:
         await runtime.schedules.remove(gone)
         return gone
 
-    click.echo(f"Removed: {_do(config, work)}")
+    click.echo(f"Removed: {with_runtime(config, work)}")

@@ -31,7 +31,7 @@ from tenax.errors import CannotOpen, Refused
 from tenax.journal import LOCAL_USER
 from tenax.web.links import Links
 
-__all__ = ["demo", "link", "serve"]
+__all__ = ["Ready", "demo", "link", "links_of", "log_file", "serve"]
 
 PORTS_TRIED: Final = 20
 STOP_SECONDS: Final = 4.5
@@ -47,7 +47,9 @@ class Where(msgspec.Struct, frozen=True):
     pid: int
 
 
-class _Ready(msgspec.Struct):
+class Ready(msgspec.Struct, omit_defaults=True):
+    """The one line that the server says when it has started, or could not."""
+
     ok: bool
     error: str = ""
     hint: str = ""
@@ -126,12 +128,17 @@ def _own_terminal() -> Iterator[None]:
 
 
 def _link(config: Config, url: str, to: str, user: str = LOCAL_USER) -> str:
-    code = Links(_folder(config)).make_code(user)
+    code = links_of(config).make_code(user)
     return f"{url}/link?code={code}" + ("" if to == "/" else f"&to={to}")
 
 
-def _folder(config: Config) -> Path:
-    return config.places.state / "web"
+def links_of(config: Config) -> Links:
+    return Links(config.places.state / "web")
+
+
+def log_file(config: Config) -> Path:
+    """Where the server writes what it says."""
+    return config.places.state / "log" / "tenax.log"
 
 
 # -- one at a time -------------------------------------------------------------------------------------------
@@ -246,17 +253,11 @@ class _Parent:
                 self._child.kill()
                 self._child.wait()
 
-    def _start(self) -> _Ready:
+    def _start(self) -> Ready:
         profile = click.get_current_context().find_root().params.get("profile")
-        command = [
-            sys.executable,
-            "-m",
-            "tenax.web",
-            str(self._listening.fileno()),
-            *([profile] if profile else []),
-        ]
+        command = [sys.executable, "-m", "tenax.web", str(self._listening.fileno())]
         child = self._child = subprocess.Popen(  # noqa: S603  (our own)
-            command,
+            [*command, profile] if profile else command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=[self._listening.fileno()],
@@ -265,10 +266,10 @@ class _Parent:
         assert child.stdout is not None
         line = child.stdout.readline()
         try:
-            return msgspec.json.decode(line, type=_Ready)
+            return msgspec.json.decode(line, type=Ready)
         except msgspec.MsgspecError:
-            return _Ready(ok=False, error="The server ended before it could say why.",
-                          hint=f"Look into {self._config.places.state / 'log' / 'tenax.log'}")  # fmt: skip
+            hint = f"Look into {log_file(self._config)}"
+            return Ready(ok=False, error="The server ended before it could say why.", hint=hint)
 
     def _look_after(self) -> int:
         while True:
@@ -294,10 +295,8 @@ class _Parent:
         """Pages are told, runs are parked for the next start."""
         if self._child is not None and self._child.poll() is None:
             self._child.terminate()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # then it is killed
                 self._child.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._child.kill()
         click.echo("\nStopped. What was being written goes on at the next start.", err=True)
         return 0
 

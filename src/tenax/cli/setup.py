@@ -15,13 +15,13 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 import click
-import msgspec
 
-from tenax.cli.frame import FAILED, pass_config
+from tenax.cli.frame import FAILED, pass_config, print_json, tell_failure
 from tenax.cli.lines import one_line
 from tenax.config import USUAL, Api, Config, Secret
 from tenax.errors import InvalidInput
 from tenax.models import Failure
+from tenax.settings import add_model
 
 if TYPE_CHECKING:
     from tenax.models.found import Offer, Ready
@@ -53,7 +53,7 @@ def setup(
         shown = [
             {"id": each.id, "title": each.title, "detail": each.detail, "kind": each.kind} for each in offers
         ]
-        click.echo(msgspec.json.format(msgspec.json.encode(shown)))
+        print_json(shown)
     elif chosen is not None:
         offer = next((each for each in offers if each.id == chosen), None)
         if offer is None:
@@ -142,8 +142,6 @@ def _model(models: list[str]) -> str:
 def _keep(config: Config, ready: Ready | Failure, key: str | None) -> bool:
     if isinstance(ready, Failure):
         return _told(ready)
-    from tenax.settings import add_model  # noqa: PLC0415  (brings the TOML library along)
-
     label = add_model(config, ready.label, ready.values, key=key)
     name = ready.values.get("name", label)
     click.echo(f"{one_line(name)} answers from now on. That stands in {config.file}.")
@@ -153,9 +151,7 @@ def _keep(config: Config, ready: Ready | Failure, key: str | None) -> bool:
 
 def _told(failure: Failure) -> bool:
     """Tell what went wrong. False: it did."""
-    click.echo(f"tenax: {failure.message}", err=True)
-    if failure.hint:
-        click.echo(failure.hint, err=True)
+    tell_failure(failure.message, failure.hint)
     return False
 
 
@@ -181,7 +177,7 @@ def _install(*, quiet: bool) -> int:
         if not wrong and not whole():
             wrong = "What was fetched is not the practice model that Tenax knows; it is not used."
         if wrong:
-            click.echo(f"tenax: {wrong}", err=True)
+            tell_failure(wrong)
             return FAILED
     if not quiet:
         click.echo("The practice model is installed. Choose it with: tenax setup --use practice")

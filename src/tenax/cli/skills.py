@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 import msgspec
 
-from tenax.cli.frame import pass_config
+from tenax.agent.skills import Skill, Skills
+from tenax.cli.frame import json_option, pass_config, print_json
 from tenax.cli.lines import one_line, pad
 from tenax.config import Config
 
@@ -13,18 +14,16 @@ __all__ = ["broken", "list_skills"]
 
 
 @click.command("skills")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for a program.")
+@json_option
 @pass_config
 def list_skills(config: Config, *, as_json: bool) -> None:
     """Show your skills and those of the folder that tools work in."""
-    from tenax.agent.skills import Skills  # noqa: PLC0415  (brings the models along)
-
-    own = config.places.data / "skills"
-    found = Skills(own, config.tools_folder).all()
+    found = _all(config)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found, enc_hook=str)))
+        print_json(msgspec.to_builtins(found, enc_hook=str))
         return
     if not found:
+        own = config.places.data / "skills"
         click.echo(f"There are no skills. One is a folder in {own} with a SKILL.md.", err=True)
     for each in found:
         whose = "yours" if each.own else "the folder's"
@@ -34,7 +33,8 @@ def list_skills(config: Config, *, as_json: bool) -> None:
 
 def broken(config: Config) -> dict[str, str]:
     """Folders that should be skills and are none, and why."""
-    from tenax.agent.skills import Skills  # noqa: PLC0415  (brings the models along)
+    return {str(each.root.joinpath(*each.parts)): each.problem for each in _all(config) if each.problem}
 
-    found = Skills(config.places.data / "skills", config.tools_folder).all()
-    return {str(each.root.joinpath(*each.parts)): each.problem for each in found if each.problem}
+
+def _all(config: Config) -> list[Skill]:
+    return Skills(config.places.data / "skills", config.tools_folder).all()

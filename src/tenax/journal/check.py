@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tenax.journal.journal import Journal
     from tenax.journal.store import Row, Store
 
-__all__ = ["PROBLEMS_MAX", "Problem", "Progress", "Report", "engine_of", "problems", "verify"]
+__all__ = ["PROBLEMS_MAX", "Problem", "Progress", "Report", "engine_of", "verify"]
 
 PROBLEMS_MAX = 1000
 """`verify` stops here: a store with more is not mended one by one."""
@@ -98,11 +98,6 @@ def verify(journal: Journal, *, progress: Callable[[Progress], None] | None = No
     return Report(check.conversations, check.facts, check.partials, check.blobs, check.stale, kept, complete)
 
 
-def problems(journal: Journal, *, progress: Callable[[Progress], None] | None = None) -> Iterator[Problem]:
-    """The same, one by one as they are found."""
-    return _Check(journal.store, progress).run()
-
-
 def engine_of(journal: Journal) -> str:
     """The engine behind a journal, and its version."""
     name = "SQLite" if isinstance(journal.store, SqliteStore) else "PostgreSQL"
@@ -153,7 +148,7 @@ class _Check:
             yield from _sqlite_file(self._store)
 
     def _row_of_store(self) -> Iterator[Problem]:
-        rows = self._store.query("prove_store")
+        rows = self._store.query("store")
         if len(rows) != 1 or rows[0][0] != SCHEMA_VERSION or not rows[0][1] or not rows[0][2]:
             yield _of_store(
                 f"Its own row does not name schema {SCHEMA_VERSION}, an incarnation and a life: {rows!r}."

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from tenax.errors import FactChanged, InvalidInput, NoSuchConversation, TooLarge
+from tenax.errors import FactChanged, InvalidInput, TooLarge
 from tenax.journal.index import INDEX_VERSION
 from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
 from tenax.journal.plan import check_id
+from tenax.parts import NO_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,6 @@ State = Literal["standing", "removed"]
 About = Literal["profile", "note"]
 By = Literal["person", "model", "review", "import"]
 _TAGS = re.compile("[<>]")
-_NO_TEXT = re.compile("[\x00\ud800-\udfff]")
 
 
 class Fact(msgspec.Struct, frozen=True):
@@ -83,10 +83,9 @@ class Facts:
     def __init__(self, journal: Journal) -> None:
         if journal.user is None:
             raise InvalidInput("This handle belongs to no user.", hint="use journal.of(user)")
+        self._journal = journal
         self._user = journal.user
         self._store = journal.store
-        self._clock = journal.clock
-        self._ids = journal.ids
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -103,7 +102,7 @@ class Facts:
     ) -> Fact:
         """Remember this. `replaces` is a fact, as the caller saw it, that it takes the place of."""
         text, about = _line(text), _one_of("about", about, About)
-        fact = f"f_{self._ids.append().hex()}"
+        fact = f"f_{self._journal.ids.append().hex()}"
 
         def work(write: _Write) -> None:
             if replaces is None:
@@ -200,7 +199,7 @@ class Facts:
     ) -> Fact:
         """Do it in one transaction, once for each key. A call that is tried again finds what it has stored."""
         _one_of("by", by, By)
-        name = self._ids.append().hex() if key is None else check_id("key", key)
+        name = self._journal.ids.append().hex() if key is None else check_id("key", key)
         if (conversation is None) != (seq is None):
             raise InvalidInput("A place is a conversation and a seq in it, not one of them.")
         num = None if conversation is None else self._num(conversation)
@@ -251,7 +250,7 @@ class Facts:
         row = {"state": old.fact.state, "text": old.fact.text, "about": old.fact.about, "place": old.place,
                "scope": old.scope, "key": write.key, **to}  # fmt: skip
         key = {"owner": self._user, "id": old.fact.id, "version": old.fact.version + 1}
-        row |= {"by": write.by, "at": self._clock.now_us(), "replaces": name, "replaced": replaced}
+        row |= {"by": write.by, "at": self._journal.clock.now_us(), "replaces": name, "replaced": replaced}
         write.tx.run("put_fact", {**key, **row})
 
     # -- reading ---------------------------------------------------------------------------------------------
@@ -293,9 +292,7 @@ class Facts:
         return [_kept(row) for row in tx.run("fact_versions", {"owner": self._user, "id": id})]
 
     def _num(self, conversation: str) -> int:
-        num = self._store.num(self._user, check_id("conversation", conversation))
-        if not num:
-            raise NoSuchConversation(f"There is no conversation {conversation}.", hint="run: tenax list")
+        num = self._journal.number(conversation)
         self._store.index((self._user, conversation), num)
         return num
 
@@ -337,7 +334,7 @@ def _last(versions: list[_Kept], was: int) -> _Kept:
 
 
 def _line(text: object) -> str:
-    if not isinstance(text, str) or _NO_TEXT.search(text):
+    if not isinstance(text, str) or NO_TEXT.search(text):
         raise InvalidInput("A fact is text, without a NUL or half of a surrogate pair.")
     line = " ".join(each for line in text.splitlines() if (each := line.strip()))
     if not line:

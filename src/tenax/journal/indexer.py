@@ -32,6 +32,7 @@ __all__ = ["Indexer"]
 
 log = logging.getLogger(__name__)
 
+LEASE = f"reader:{READER.name}"
 LEASE_SECONDS = 30.0
 GATHER_SECONDS = 0.5
 """How long new messages gather before they are taken in: long enough for a command that ends at once to end first."""
@@ -123,9 +124,6 @@ class Indexer:
             self._hint.clear()
             try:
                 outcome = self._work()
-            except (TenaxError, Trouble, Unusable) as error:
-                failures = self._failed(error, failures)
-                continue
             except Exception as error:  # noqa: BLE001  (a surprise must not end indexing for good; it is logged)
                 failures = self._failed(error, failures)
                 continue
@@ -180,24 +178,24 @@ class Indexer:
     def _holds(self, tx: Tx) -> None:
         """Raise LeaseLost unless this process still has the lease, inside the transaction that relies on it."""
         lease = self._lease
-        rows = tx.run("fence", {"owner": "", "name": f"reader:{READER.name}"})
+        rows = tx.run("fence", {"owner": "", "name": LEASE})
         if lease is None or not rows or tuple(rows[0]) != (lease.fence, lease.token):
             raise LeaseLost("Another process indexes now.")
 
     def _claim(self) -> bool:
         now = self._store.clock.monotonic()
-        name = f"reader:{READER.name}"
         if self._lease is not None and now < self._renew_at:
             return True
         try:
             if self._lease is not None:
                 self._lease = self._own.renew(self._lease)
-            elif (holder := self._own.holder(name)) in {
-                None,
-                self._me,
-            }:  # a read; who finds it taken writes nothing
-                self._me = self._own.instance
-                self._lease = self._own.claim(name, self._me, LEASE_SECONDS, take_over=holder is not None)
+            else:
+                holder = self._own.holder(LEASE)  # a read; who finds it taken writes nothing
+                if holder in {None, self._me}:
+                    self._me = self._own.instance
+                    self._lease = self._own.claim(
+                        LEASE, self._me, LEASE_SECONDS, take_over=holder is not None
+                    )
         except LeaseLost:
             self._lease = None
         self._renew_at = now + LEASE_SECONDS / 3

@@ -14,7 +14,6 @@ import contextlib
 import functools
 import hashlib
 import logging
-import os
 import platform
 import re
 import threading
@@ -24,10 +23,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psycopg
 from psycopg_pool import ConnectionPool
 
-from tenax.errors import CannotOpen, InvalidInput, StoreBusy, StoreError, StoreMisused, StoreUnavailable
+from tenax.errors import CannotOpen, StoreBusy, StoreError, StoreMisused, StoreUnavailable
+from tenax.journal import guard
 from tenax.journal.index import HeadState
 from tenax.journal.postgres_hints import Listener, Notifier
-from tenax.journal.postgres_link import Connection, Link
+from tenax.journal.postgres_link import Connection, Link, shut
 from tenax.journal.schema import SCHEMA_VERSION, migrations, statements
 from tenax.journal.store import Store, Trouble, too_new
 
@@ -154,7 +154,7 @@ class PostgresTx:
 
     def many(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
         together = f"{name}_many"
-        if len(rows) == 1 or together not in self._sql:
+        if together not in self._sql or (len(rows) == 1 and name in self._sql):
             for row in rows:
                 self._hold(name, row)
             return
@@ -229,7 +229,7 @@ class PostgresStore(Store):
         # A lost connection is judged here and told as a sentence; psycopg would say it a second time.
         logging.getLogger("psycopg").setLevel(logging.ERROR)
         self._link = Link(url)
-        self._pid = os.getpid()
+        self._forks = guard.forks()
         self._write_lock = threading.Lock()
         self._aside_lock = threading.Lock()
         self._aside: Connection | None = None
@@ -391,11 +391,8 @@ class PostgresStore(Store):
                     committing = True
                     done = tx.say(b"commit")
                 _check_commit(done)
-            except psycopg.Error as error:
+            except (psycopg.Error, UnicodeEncodeError) as error:
                 raise self._link.judge(error, committing=committing, lost=not self._undo()) from error
-            except UnicodeEncodeError as error:
-                self._undo()
-                raise InvalidInput("This text holds half of a surrogate pair, which is no text.") from error
             except Exception:
                 self._undo()
                 raise
@@ -440,9 +437,7 @@ class PostgresStore(Store):
 
     def _drop_aside(self) -> None:
         connection, self._aside = self._aside, None
-        if connection is not None:
-            with contextlib.suppress(psycopg.Error):
-                connection.close()
+        shut(connection)
 
     def _writing(self) -> Connection:
         if self._writer is None or self._writer.closed:
@@ -470,9 +465,7 @@ class PostgresStore(Store):
     def _drop(self) -> None:
         connection, self._writer = self._writer, None
         self._kept.clear()
-        if connection is not None:
-            with contextlib.suppress(psycopg.Error):
-                connection.close()
+        shut(connection)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Tx]:
@@ -485,19 +478,13 @@ class PostgresStore(Store):
                 tx.flush()
             finally:
                 self._pool.putconn(connection)
-        except psycopg.Error as error:
+        except (psycopg.Error, UnicodeEncodeError) as error:
             raise self._link.judge(error) from error
-        except UnicodeEncodeError as error:
-            raise InvalidInput("This text holds half of a surrogate pair, which is no text.") from error
 
     def _check_use(self) -> None:
         if self._closed.is_set():
             raise StoreMisused("The store was closed.")
-        if os.getpid() != self._pid:
-            raise StoreMisused(
-                "The store was opened before a fork and may not be used after it.",
-                hint="open it in the new process",
-            )
+        guard.refuse_after_fork(self._forks)
 
     def recover(self, trouble: Trouble) -> None:
         """Connect again, once. While the server stays away the next try says so."""
@@ -548,14 +535,11 @@ class PostgresStore(Store):
                 found[key] = HeadState(num, key[1], key[0], *columns[num])
             else:
                 self._nums.pop(key, None)
-        self._name_stretches(tx, found.values())
-        return found
-
-    def _name_stretches(self, tx: Tx, states: Iterable[HeadState]) -> None:
-        """After the heads, and not with them: only what is asked once they are locked is sure to be of now."""
-        self.stretch_names(tx, {state.stretch for state in states})
-        for state in states:
+        # After the heads, and not with them: only what is asked once they are locked is sure to be of now.
+        self.stretch_names(tx, {state.stretch for state in found.values()})
+        for state in found.values():
             state.stretch_name = self.stretch_name(tx, state.stretch)
+        return found
 
     def read_names(self, tx: Tx, nums: Sequence[int]) -> Iterable[Row]:
         return tx.run("stretch_names", {"nums": list(nums)})
@@ -632,7 +616,7 @@ class PostgresStore(Store):
     # -- the end ---------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        if self._closed.is_set() or os.getpid() != self._pid:
+        if self._closed.is_set() or guard.forks() != self._forks:
             return
         self.queue.close()
         self.patience = min(self.patience, CLOSE_SECONDS)

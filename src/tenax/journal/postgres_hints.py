@@ -7,7 +7,6 @@ What gets lost while a connection is away is made good by waking everybody when 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import threading
@@ -15,6 +14,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 import psycopg
+
+from tenax.journal.postgres_link import shut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -82,7 +83,7 @@ class Notifier:
                     b"select pg_notify(%s, %s)", (self._channel, MANY if missed else _payload(moved))
                 )
             except psycopg.Error:
-                _shut(connection)
+                shut(connection)
                 connection = None
                 missed = True
                 if self._closed.wait(pause):
@@ -93,7 +94,7 @@ class Notifier:
                 missed = False
                 pause = _FIRST_PAUSE
                 self._closed.wait(pace.rest())
-        _shut(connection)
+        shut(connection)
 
 
 class _Pace:
@@ -165,7 +166,7 @@ class Listener:
                 self._closed.wait(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
             finally:
-                _shut(connection)
+                shut(connection)
 
     def _listen(self, connection: Connection) -> None:
         beat = time.monotonic()
@@ -195,9 +196,3 @@ def _nums(payload: str) -> list[int] | None:
         return [int(each) for each in payload.split(",")]
     except ValueError:
         return None
-
-
-def _shut(connection: Connection | None) -> None:
-    if connection is not None:
-        with contextlib.suppress(psycopg.Error):
-            connection.close()

@@ -6,6 +6,7 @@ told is built from host, user and database, and from the server's own words.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from psycopg.abc import PQGen
 
-__all__ = ["Connection", "Link", "said"]
+__all__ = ["Connection", "Link", "shut"]
 
 CONNECT_SECONDS: Final = 5
 ANSWER_SECONDS: Final = 45.0
@@ -99,6 +100,13 @@ class Connection(psycopg.Connection[Row]):
 _ADAPTERS = _adapters()
 
 
+def shut(connection: Connection | None) -> None:
+    """Close a connection, if there is one, whatever has become of it."""
+    if connection is not None:
+        with contextlib.suppress(psycopg.Error):
+            connection.close()
+
+
 class Link:
     """One database: its address, and the verdict on its errors."""
 
@@ -146,16 +154,20 @@ class Link:
 
     # -- what an error means ---------------------------------------------------------------------------------
 
-    def judge(self, error: psycopg.Error, *, committing: bool = False, lost: bool = False) -> Trouble:
+    def judge(
+        self, error: psycopg.Error | UnicodeEncodeError, *, committing: bool = False, lost: bool = False
+    ) -> Trouble:
         """The verdict. `lost`: the connection is gone, so a commit that was on its way may have happened."""
+        if isinstance(error, UnicodeEncodeError):
+            raise InvalidInput("This text holds half of a surrogate pair, which is no text.") from error
         error = _root(error)
         if isinstance(error, psycopg.DataError) and error.sqlstate in {None, "22021", "22P05"}:
-            raise InvalidInput(f"PostgreSQL cannot hold this: {said(error)}.") from error
+            raise InvalidInput(f"PostgreSQL cannot hold this: {_said(error)}.") from error
         found, lasting = self._meaning(error, error.sqlstate or "")
         return Trouble(found, unknown=committing and lost, lasting=lasting)
 
     def _meaning(self, error: psycopg.Error, state: str) -> tuple[StoreError, bool]:  # noqa: PLR0911  (a list of cases)
-        where, words = self.where, said(error)
+        where, words = self.where, _said(error)
         match state[:2], state:
             case "40", _:
                 return StoreBusy(f"{where} was used by others at the same moment: {words}."), False
@@ -178,7 +190,7 @@ class Link:
 
     def cannot_open(self, error: psycopg.Error) -> CannotOpen:
         """Why the store cannot be opened, as one sentence."""
-        words = said(error)
+        words = _said(error)
         for pattern, sentence, hint in _REASONS:
             if re.search(pattern, words):
                 return CannotOpen(sentence.format(where=self.where), hint=hint)
@@ -201,7 +213,7 @@ _REASONS = (
 )  # fmt: skip
 
 
-def said(error: psycopg.Error) -> str:
+def _said(error: psycopg.Error) -> str:
     """What the server or the library said, in one line."""
     words = error.diag.message_primary or str(error).strip().split("\n")[0] or type(error).__name__
     words = re.sub(

@@ -19,7 +19,7 @@ from tenax.clock import is_append_id
 from tenax.errors import StoreDamaged, TenaxError
 from tenax.events import PARTIALS, ContentErased, ConversationOpened, Event, Unknown, decode
 from tenax.journal.derived import Derived, stand_in
-from tenax.journal.index import INDEX_VERSION
+from tenax.journal.index import INDEX_VERSION, HeadState
 from tenax.journal.place import ALL_SEQS, bounds
 from tenax.journal.plan import chain, inner_hash, named_in
 
@@ -42,35 +42,7 @@ Finding = tuple[int | None, str]
 """A seq, where there is one, and a sentence."""
 
 
-class _Head(NamedTuple):
-    """The head row and the list columns, as they stood in one moment."""
-
-    head: int
-    facts: int
-    turns: int
-    due: int
-    revision: int
-    epoch: int
-    digest: bytes
-    run: str | None
-    stretch: int
-    context_from: int
-    unanswered: int
-    messages: int
-    stretch_messages: int
-    stretch_from: int
-    stretch_covers: int
-    listed_at: int
-    version: int
-    source: str
-    origin: int | None
-    title: str | None
-    pinned: int
-    archived: int
-    opened_at: int
-    updated_at: int
-
-
+_LIST = ("source", "origin", "title", "pinned", "archived", "opened_at", "updated_at")
 _FOLDED = ("facts", "turns", "due", "revision", "epoch", "digest", "run", "context_from", "unanswered", "messages",
            "stretch_messages", "stretch_from", "stretch_covers")  # fmt: skip
 
@@ -105,7 +77,7 @@ class Proof:
     def __init__(
         self, store: Store, num: int, user: str, conversation: str, step: Callable[[int], None]
     ) -> None:
-        self._store = store
+        self._query = store.query
         self._num = num
         self._low, self._high = bounds(num)
         self._user = user
@@ -139,26 +111,27 @@ class Proof:
             found = self._head()
             if found is None:
                 return []
-            if found[0] is None:
+            head, listed = found
+            if head is None:
                 return [(None, "It has no head row, so nothing can be appended to it.")]
-            head = _Head(*found)
             self._read(max(head.head, stored))
-            exact = self._compare_head(head, stored)
+            exact = self._compare_head(head, listed, stored)
             now = self._compare_index(head)
             shaky = now if shaky is None else [each for each in shaky if each in now]
             after = self._head()
             if after is None:
                 return []
-            if after[1] == head.facts or not (shaky or exact):
+            if (after[0] and after[0].facts == head.facts) or not (shaky or exact):
                 break
         return [*self._events, *exact, *(shaky or ())]
 
-    def _query(self, name: str, /, **params: Any) -> list[Row]:  # noqa: ANN401  (whatever the statement takes)
-        return self._store.query(name, **params)
-
-    def _head(self) -> Row | None:
+    def _head(self) -> tuple[HeadState | None, dict[str, Any]] | None:
+        """The head row, if there is one, and the list columns, as they stand in one moment."""
         rows = self._query("prove_head", num=self._num)
-        return rows[0] if rows else None
+        if not rows:
+            return None
+        columns, listed = rows[0][: -len(_LIST)], dict(zip(_LIST, rows[0][-len(_LIST) :], strict=True))
+        return None if columns[0] is None else HeadState(self._num, self._id, self._user, *columns), listed
 
     def _last_stored(self) -> int:
         """The last seq that there is. Asked for before the head, it can never be larger."""
@@ -192,9 +165,8 @@ class Proof:
                 self._take_fact(seq, record)
         self._step(max(0, upto - told))
 
-    def _pages(self, name: str, low: int, high: int) -> Iterator[Row]:
+    def _pages(self, name: str, low: int, high: int, limit: int = 16) -> Iterator[Row]:
         """Rows by place, in pages of a bounded number of bytes."""
-        limit = 16
         while page := self._query(name, low=low, high=high, limit=limit):
             yield from page
             low = page[-1][0]
@@ -291,7 +263,7 @@ class Proof:
 
     # -- what the head says ----------------------------------------------------------------------------------
 
-    def _compare_head(self, head: _Head, stored: int) -> _Findings:
+    def _compare_head(self, head: HeadState, listed: dict[str, Any], stored: int) -> _Findings:
         """The head row and the list columns against the fold. Both were read in one moment, so this is exact."""
         found = _Findings()
         if head.head != self._last:
@@ -312,27 +284,26 @@ class Proof:
             _same(found, "head row", name, getattr(head, name), getattr(state, name))
         opened_at, opened = self._opened
         for name, wanted in {**self._derived.list, "source": opened.source, "opened_at": opened_at}.items():
-            _same(found, "list", name, getattr(head, name), wanted)
-        _same(found, "list", "updated_at", head.updated_at, head.listed_at)
+            _same(found, "list", name, listed[name], wanted)
+        _same(found, "list", "updated_at", listed["updated_at"], head.listed_at)
         if abs(head.listed_at - self._last_fact.at) >= _LISTED_WITHIN_US:
             _same(found, "list", "updated_at", head.listed_at, self._last_fact.at)
-        self._compare_origin(head, opened, found)
+        self._compare_origin(listed["origin"], opened, found)
         self._compare_cursors(found)
         return found
 
-    def _compare_origin(self, head: _Head, opened: ConversationOpened, found: _Findings) -> None:
+    def _compare_origin(self, kept: int | None, opened: ConversationOpened, found: _Findings) -> None:
         """A fork knows its origin by number, so that an erasure there reaches it."""
         if opened.origin is None:
-            _same(found, "list", "origin", head.origin, None, 1)
+            _same(found, "list", "origin", kept, None, 1)
             return
-        kept = head.origin
         for _ in range(2):  # the origin may be deleted between two looks
             rows = self._query("conversation", owner=self._user, id=opened.origin.conversation)
             num = rows[0][0] if rows and rows[0][0] < self._num else None
             if kept == num:
                 return
             again = self._head()
-            kept = again[_Head._fields.index("origin")] if again else num
+            kept = again[1]["origin"] if again else num
         _same(found, "list", "origin", kept, num, 1)
 
     def _compare_cursors(self, found: _Findings) -> None:
@@ -354,7 +325,7 @@ class Proof:
 
     # -- what the index says ---------------------------------------------------------------------------------
 
-    def _compare_index(self, head: _Head) -> _Findings:
+    def _compare_index(self, head: HeadState) -> _Findings:
         """The index rows against the fold. They were read after the head, and may have moved on since."""
         found = _Findings()
         for seq in sorted(self._erased - self._to_erase):
@@ -376,30 +347,19 @@ class Proof:
         return found
 
     def _compare_rows(self, found: _Findings) -> None:
-        wanted = iter(self._derived.rows.items())
-        want = next(wanted, None)
-        for place, *columns in self._pages_quietly("prove_rows"):
-            seq = place & ALL_SEQS
-            while want is not None and want[0] < seq:
-                found.say(want[0], "This message has no index row.")
-                want = next(wanted, None)
-            if want is None or want[0] != seq:
+        wanted = self._derived.rows
+        rows = self._pages("prove_rows", self._low, self._high, _PAGE)
+        kept = {place & ALL_SEQS: columns for place, *columns in rows}
+        for seq in sorted(wanted.keys() | kept.keys()):
+            if seq not in kept:
+                found.say(seq, "This message has no index row.")
+            elif seq not in wanted:
                 found.say(seq, "There is an index row, and no message.")
-                continue
-            for name, kept in zip(("first", "role", "waiting", "dead"), columns, strict=True):
-                _same(found, "index row", name, kept, getattr(want[1], name), seq)
-            want = next(wanted, None)
-        while want is not None:
-            found.say(want[0], "This message has no index row.")
-            want = next(wanted, None)
+            else:
+                for name, column in zip(("first", "role", "waiting", "dead"), kept[seq], strict=True):
+                    _same(found, "index row", name, column, getattr(wanted[seq], name), seq)
 
-    def _pages_quietly(self, name: str) -> Iterator[Row]:
-        low = self._low
-        while page := self._query(name, low=low, high=self._high, limit=_PAGE):
-            yield from page
-            low = page[-1][0]
-
-    def _compare_stretches(self, head: _Head, found: _Findings) -> None:
+    def _compare_stretches(self, head: HeadState, found: _Findings) -> None:
         wanted = dict(self._derived.stretches)
         children: dict[str, str] = {}
         open_now: list[str] = []

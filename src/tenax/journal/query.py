@@ -23,6 +23,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from tenax.errors import InvalidInput
+from tenax.parts import NO_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,7 +58,6 @@ _IS_SPACELESS = re.compile(f"[{_SPACELESS}]")
 _BEFORE, _AFTER = f"(?<![{_LETTERS}])", f"(?![{_LETTERS}])"
 _BETWEEN = f"[^{_LETTERS}{_SPACELESS}]"
 _MARKS = re.compile("[\u0300-\u036f\ufe0e\ufe0f]")
-_NO_TEXT = re.compile("[\x00\ud800-\udfff]")
 _PIECES = re.compile(r'"([^"]*)"?|([^\s"]+)')
 
 
@@ -65,16 +65,14 @@ def fold(text: str) -> str:
     """The text as it is compared."""
     if text.isascii():
         return text.lower().replace("\x00", " ")
-    plain = _MARKS.sub("", unicodedata.normalize("NFKD", _NO_TEXT.sub(" ", text)))
+    plain = _MARKS.sub("", unicodedata.normalize("NFKD", NO_TEXT.sub(" ", text)))
     return unicodedata.normalize("NFC", plain).casefold()
 
 
 def keys_of(folded: str) -> list[str]:
     """What an index holds of a folded text beside its trigrams: short words, and one and two spaceless characters."""
-    if folded.isascii():
-        return list(
-            dict.fromkeys(_SHORT_ASCII.findall(folded.replace("_", " ")))
-        )  # most texts, and thrice as fast
+    if folded.isascii():  # most texts, and thrice as fast
+        return list(dict.fromkeys(_SHORT_ASCII.findall(folded.replace("_", " "))))
     found: dict[str, None] = {}
     for word in _WORDS.findall(folded):
         if _IS_SPACELESS.match(word):
@@ -122,7 +120,7 @@ def parse(words: object) -> Query:
         raise InvalidInput(f"A search is for words, not for {type(words).__name__}.")
     if len(words) > CHARS_MAX:
         raise InvalidInput(f"A search takes at most {CHARS_MAX:,} characters, not {len(words):,}.")
-    if _NO_TEXT.search(words):
+    if NO_TEXT.search(words):
         raise InvalidInput("The words hold a NUL or half of a surrogate pair, which is no text.")
     terms = [
         term

@@ -7,7 +7,6 @@ it was due is a message of the journal, stored once whoever stores it; only then
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +14,7 @@ import msgspec
 from tenax.errors import InvalidInput, NoSuchConversation, TooLarge
 from tenax.journal.base import Dedup
 from tenax.journal.place import bounds
+from tenax.parts import NO_TEXT
 
 if TYPE_CHECKING:
     from tenax.journal.journal import Journal
@@ -25,7 +25,6 @@ __all__ = ["SCHEDULES_MAX", "WORDS_CHARS_MAX", "Plan", "Schedule", "Schedules"]
 SCHEDULES_MAX = 100
 """Schedules of one user that are not over."""
 WORDS_CHARS_MAX = 4000
-_NO_TEXT = re.compile("[\x00\ud800-\udfff]")
 
 
 class Schedule(msgspec.Struct, frozen=True):
@@ -104,7 +103,7 @@ class Schedules:
 
     def check(self, words: str) -> str:
         """The words as they are kept. Raises InvalidInput where they are none, or there are enough schedules."""
-        if not words.strip() or _NO_TEXT.search(words):
+        if not words.strip() or NO_TEXT.search(words):
             raise InvalidInput("There is nothing to ask in this, or it is no text.", hint="say what to do")
         if len(words) > WORDS_CHARS_MAX:
             raise TooLarge(f"A schedule has at most {WORDS_CHARS_MAX:,} characters.", hint="say it shorter")

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tenax.journal.store import Row, Tx
 
 __all__ = [
+    "LOOK_SECONDS",
     "READER",
     "ROLE_OF",
     "Doc",
@@ -45,6 +46,8 @@ __all__ = [
     "words_in",
 ]
 
+LOOK_SECONDS = 1.0
+"""How long a search looks at what the index proposes: words that are all common but rarely side by side."""
 READER = Reader("search", follows="facts", start="beginning")
 ROLE_OF = {
     "message.user": "user",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tenax.errors import TenaxError
 from tenax.journal.place import bounds
 from tenax.journal.query import has_word, keys_of
-from tenax.journal.search_index import READER, Key, Move, Position, Proposed, SearchIndex
+from tenax.journal.search_index import LOOK_SECONDS, READER, Key, Move, Position, Proposed, SearchIndex
 from tenax.journal.store import Trouble
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ __all__ = ["PostgresSearch"]
 WINDOWS = (500, 2000)
 """How many messages are walked before the rest is looked up."""
 LOOKED_UP = 500
-LOOK_SECONDS = 1.0
-"""How long a search looks at what the index proposes: words that are all common but rarely side by side."""
 PAGE = 1000
 INDEX_SECONDS = 600
 _NEWEST: Key = (2**63 - 1, 2**63 - 1)
@@ -173,9 +171,8 @@ class PostgresSearch(SearchIndex):
     def _remove(self, num: int, seqs: Sequence[int] | None) -> None:
         low, high = bounds(num)
         with self._store.aside(durable=True) as tx:
-            tx.run(
-                "lock_search", {"num": num, "reader": READER.name}
-            )  # what is being taken in has arrived by then
+            # What is being taken in has arrived once it is locked.
+            tx.run("lock_search", {"num": num, "reader": READER.name})
             if seqs is None:
                 tx.run("delete_search_docs", {"low": low, "high": high})
             elif seqs:

@@ -28,13 +28,13 @@ from tenax.journal import guard
 from tenax.journal.place import SEQ_BITS, bounds
 from tenax.journal.query import keys_of, trigrams
 from tenax.journal.schema import named
-from tenax.journal.search_index import READER, Key, Move, Position, Proposed, SearchIndex, Unusable
+from tenax.journal.search_index import LOOK_SECONDS, READER, Position, Proposed, SearchIndex, Unusable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tenax.journal.query import Query
-    from tenax.journal.search_index import Doc
+    from tenax.journal.search_index import Doc, Key, Move
     from tenax.journal.store import Row, Store, Tx
 
 __all__ = ["SqliteSearch"]
@@ -52,8 +52,7 @@ VACUUM_PAGES = 2000
 MERGE_AFTER, MERGE_SHARE = 20_000, 5
 """When so many messages have come, or a fifth of all, the index is merged while nothing else is to do: each of its
 segments costs every search a little."""
-LOOK_AT_ONCE, LOOK_SECONDS = 500, 1.0
-"""How long a search looks at what the index proposes: words that are all common but rarely side by side."""
+LOOK_AT_ONCE = 500
 PAGE = 1000
 SET_BACK_AT_ONCE = 100
 """Appends wait for this many."""
@@ -85,23 +84,21 @@ class SqliteSearch(SearchIndex):
         self, user: str, query: Query, *, num: int | None, before: Key | None, limit: int
     ) -> Proposed:
         with self._file.reading() as db:
-            owner = _run(db, "owner", {"name": user})
-            if not owner:
+            if not (known := _run(db, "owner", {"name": user})):
                 return Proposed([])
-            scope = _scope(_OWNER, owner[0][0]) if num is None else _scope(_CONVERSATION, num)
-            rows = _candidates(db, query, scope, before)
-            places = (0, 2**63 - 1) if num is None else bounds(num)
+            ((owner,),) = known
+            low, high = (0, 2**63 - 1) if num is None else bounds(num)
             deadline = self._store.clock.monotonic() + LOOK_SECONDS
-            return _newest(
-                db,
-                rows,
-                query,
-                owner[0][0],
-                places,
-                before,
-                limit,
-                lambda: self._store.clock.monotonic() < deadline,
-            )
+
+            def meant(doc: int, at: int, place: int, whose: int) -> bool:
+                ours = whose == owner and low <= place <= high  # no text can pass for a scope
+                if not ours or (before is not None and (at, place) >= before):
+                    return False
+                return query.matches(_run(db, "folded", {"id": doc})[0][0])
+
+            scope = _scope(_OWNER, owner) if num is None else _scope(_CONVERSATION, num)
+            rows = _candidates(db, query, scope, before)
+            return _newest(rows, meant, limit, lambda: self._store.clock.monotonic() < deadline)
 
     def found(self, user: str, places: Sequence[int]) -> list[Row]:
         return self._store.query("found", owner=user, places=json.dumps(list(places)))
@@ -149,8 +146,7 @@ class SqliteSearch(SearchIndex):
 
     def position(self, num: int, was: int) -> Position:  # noqa: ARG002  (the truth is in this file)
         with self._file.writing() as db:
-            rows = _run(db, "position", {"num": num})
-        return Position(*rows[0]) if rows else Position(0, b"")
+            return _position(db, num)
 
     def apply(self, moves: Sequence[Move], hold: Callable[[Tx], None]) -> None:
         with self._file.writing() as db:
@@ -183,12 +179,10 @@ class SqliteSearch(SearchIndex):
         with self._file.writing() as db, _changing(db):
             _run(db, "note_forgetting", {"num": num})
         for start, end in spans:
-            while True:
+            dropped = FORGET_PER_STEP
+            while dropped == FORGET_PER_STEP:
                 with self._file.writing() as db, _changing(db):
-                    where = {"low": start, "high": end, "limit": FORGET_PER_STEP}
-                    left = _drop(db, _run(db, "docs_between", where)) == FORGET_PER_STEP
-                if not left:
-                    break
+                    dropped = _drop(db, start, end, FORGET_PER_STEP)
 
     def tidy(self, *, idle: bool = False) -> bool:
         if self._file.in_memory or not self._file.exists():
@@ -376,9 +370,7 @@ class _File:
 
     def _unlink(self) -> None:
         """The file goes before its log: a log without its file is thrown away by SQLite, never applied to another."""
-        self._drop_writer()
-        while self._idle:
-            _shut(self._idle.pop()[0])
+        self._let_go()
         for each in ("", "-wal", "-shm"):
             Path(f"{self._path}{each}").unlink(missing_ok=True)
         self.damaged = False
@@ -407,9 +399,12 @@ class _File:
             return
         with self._lock:
             self._closed = True
-            self._drop_writer()
-            while self._idle:
-                _shut(self._idle.pop()[0])
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._drop_writer()
+        while self._idle:
+            _shut(self._idle.pop()[0])
 
     def _drop_writer(self) -> None:
         writer, self._writer = self._writer, None
@@ -437,14 +432,7 @@ def _candidates(db: apsw.Connection, query: Query, scope: str, before: Key | Non
 
 
 def _newest(
-    db: apsw.Connection,
-    rows: apsw.Cursor,
-    query: Query,
-    owner: int,
-    places: tuple[int, int],
-    before: Key | None,
-    limit: int,
-    in_time: Callable[[], bool],
+    rows: apsw.Cursor, meant: Callable[[int, int, int, int], bool], limit: int, in_time: Callable[[], bool]
 ) -> Proposed:
     """The newest of these. What comes after a row is not newer than its id says, but may be newer than the row."""
     found: list[Key] = []
@@ -456,28 +444,27 @@ def _newest(
             if n % LOOK_AT_ONCE == LOOK_AT_ONCE - 1 and not in_time():
                 upto = (doc + 1) << UNIT_BITS, 0
                 break
-            ours = whose == owner and places[0] <= place <= places[1]  # no text can pass for a scope
-            if ours and (before is None or (at, place) < before):
-                ((folded,),) = _run(db, "folded", {"id": doc})
-                if query.matches(folded):
-                    found.append((at, place))
-                    if len(found) >= limit:
-                        found.sort(reverse=True)
-                        enough = _slot(found[limit - 1][0])
+            if meant(doc, at, place, whose):
+                found.append((at, place))
+                if len(found) >= limit:
+                    found.sort(reverse=True)
+                    enough = _slot(found[limit - 1][0])
     return Proposed(sorted(found, reverse=True)[:limit], upto)
+
+
+def _position(db: apsw.Connection, num: int) -> Position:
+    rows = _run(db, "position", {"num": num})
+    return Position(*rows[0]) if rows else Position(0, b"")
 
 
 def _begin(db: apsw.Connection, move: Move) -> bool:
     """False if something was forgotten or indexed here since the move was read; it is then read again."""
-    rows = _run(db, "position", {"num": move.num})
-    if (Position(*rows[0]) if rows else Position(0, b"")) != move.start:
+    if _position(db, move.num) != move.start:
         return False
-    low, high = bounds(move.num)
-    if move.anew:
-        while _drop(db, _run(db, "docs_between", {"low": low, "high": high, "limit": PAGE})):
-            pass
+    while move.anew and _drop(db, *bounds(move.num), PAGE):
+        pass
     for place in move.erased:
-        _drop(db, _run(db, "docs_between", {"low": place, "high": place, "limit": 1}))
+        _drop(db, place, place, 1)
     _run(db, "set_position", {"num": move.num, "seq": move.to, "digest": move.digest})
     return True
 
@@ -523,8 +510,9 @@ def _free_id(db: apsw.Connection, first: int) -> int:
     return high
 
 
-def _drop(db: apsw.Connection, rows: list[Row]) -> int:
-    """Take these rows of `docs` out. How many."""
+def _drop(db: apsw.Connection, low: int, high: int, limit: int) -> int:
+    """Take the docs between two places out, or some of them. How many."""
+    rows = _run(db, "docs_between", {"low": low, "high": high, "limit": limit})
     for doc, place, owner, folded in rows:
         db.execute(_SQL["drop_grams"], (doc, *_scopes(owner, place), folded))
         db.execute(_SQL["drop_keys"], (doc, *_scopes(owner, place), " ".join(keys_of(folded))))

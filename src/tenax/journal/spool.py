@@ -264,9 +264,7 @@ def _release(folder: Path, descriptor: int) -> None:
 
 def _remove_empty(folder: Path) -> None:
     """Remove a folder in which there is no spool (any more)."""
-    with contextlib.suppress(
-        OSError
-    ):  # another sweep may be at the same; what is left is swept the next time
+    with contextlib.suppress(OSError):  # another sweep may be at the same; the next one takes what is left
         (folder / "lock").unlink(missing_ok=True)
         folder.rmdir()
 

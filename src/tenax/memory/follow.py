@@ -85,7 +85,6 @@ class Follower:
         journal: AsyncJournal,
         seat: Seat,
         *,
-        owner: str = "",
         leave_out: Collection[str] = (),
         home: str = "",
         profile: str = "",
@@ -93,7 +92,7 @@ class Follower:
         self.name = seat.name
         self._journal = journal
         self._seat = seat
-        self._owner = owner
+        self._owner = profile
         self._leave_out = frozenset(leave_out)
         self._about = {
             "hermes_home": home,
@@ -309,7 +308,7 @@ class Follower:
             return await self._say_taken(course, step), None
         for each in step.turns:
             turn = await course.turn(each)
-            if turn is None:  # erased
+            if turn is None or not turn.messages:  # erased, or its words are with whoever marked it
                 continue
             words = {"session_id": turn.session, "messages": turn.messages, "key": turn.key}
             error = await self._call_in(course, turn.session, "sync_turn", turn.user, turn.assistant, **words)

@@ -25,7 +25,7 @@ from tenax.journal.base import Dedup, Recorded
 from tenax.journal.facts import About, By, Fact, Facts
 from tenax.memory.base import BUILT_IN
 from tenax.memory.follow import Follower, Status
-from tenax.memory.manager import RECALL_SECONDS, MemoryManager
+from tenax.memory.manager import RECALL_SECONDS, MemoryManager, Recalled
 from tenax.memory.markdown import read, write
 from tenax.memory.plugins import Loaded as Plugged
 from tenax.memory.recall import Recall
@@ -61,10 +61,7 @@ class Loaded(msgspec.Struct, frozen=True):
 class Memory:
     """One user's memories."""
 
-    def __init__(
-        self,
-        journal: AsyncJournal,
-    ) -> None:
+    def __init__(self, journal: AsyncJournal) -> None:
         self._journal = journal
         self._facts = Facts(journal.journal)
         self._manager: MemoryManager | None = None
@@ -318,11 +315,11 @@ class Memory:
         if facts:
             texts[BUILT_IN] = "\n".join(f"- {standing[each].text}" for each in facts)
         try:
-            given, late = await asked
+            found = await asked
         except StoreUnavailable:
-            given, late = {}, []
-        texts.update({name: text[:_RECALLED_CHARS_MAX] for name, text in given.items()})
-        missed += late
+            found = Recalled()
+        texts.update({name: text[:_RECALLED_CHARS_MAX] for name, text in found.texts.items()})
+        missed += found.missed
         before = self._missed.pop(conversation, [])
         if missed:
             self._missed[conversation] = missed
@@ -332,21 +329,18 @@ class Memory:
             return None  # the same ones are silent as the last time, and that is stored
         return MemoryRecalled(texts, missed, facts) if texts or missed else None
 
-    async def _ask_providers(
-        self, conversation: str, query: str, turn: int
-    ) -> tuple[dict[str, str], list[str]]:
+    async def _ask_providers(self, conversation: str, query: str, turn: int) -> Recalled:
         """What providers know. Where several people write nobody could say which of it is for all of them."""
         manager = self._manager
         if manager is None:
-            return {}, []
+            return Recalled()
         manager.notify_all("on_turn_start", turn, query)
         journal = self._journal.journal
 
-        def work() -> tuple[dict[str, str], list[str]]:
+        def work() -> Recalled:
             if journal.shared(conversation):
-                return {}, []
-            found = manager.recall(query, session_id=journal.head(conversation).stretch or "")
-            return found.texts, list(found.missed)
+                return Recalled()
+            return manager.recall(query, session_id=journal.head(conversation).stretch or "")
 
         return await self._journal.apart(work)
 

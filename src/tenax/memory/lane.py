@@ -17,10 +17,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-__all__ = ["Lane", "said"]
+__all__ = ["LONGEST_SECONDS", "Lane", "said"]
 
 log = logging.getLogger(__name__)
 
+LONGEST_SECONDS = 86_400.0  # nobody waits longer, whatever was asked for: a lock takes no number of any size
 _IDLE_SECONDS = 60.0
 _SAID_CHARS = 200
 _here = threading.local()
@@ -59,7 +60,9 @@ class Lane:
         """Wait for what was given until now. False if that took too long."""
         with self._changed:
             upto = self._given
-            return self._changed.wait_for(lambda: self._done >= upto, timeout=max(0.0, seconds))
+            return self._changed.wait_for(
+                lambda: self._done >= upto, timeout=min(max(0.0, seconds), LONGEST_SECONDS)
+            )
 
     def drop(self, keep: int = 0) -> int:
         """Forget what was not begun, but for the last `keep` calls; say how many there were."""

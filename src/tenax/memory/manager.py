@@ -6,7 +6,7 @@ tools, so that a slow write delays no question. Every question has a deadline; a
 other before it comes back, and after three of them none for a minute. The built-in memory is ours and quick: it is called in place, and no thread is made for it.
 
 Whatever a provider does (raises, blocks for ever, returns something else, prints), its neighbours and the turn go on.
-What becomes of it is counted, and `status()` tells. At a bound the newest is refused, and said so in the log.
+What fails is said in the log; so is what is refused at a bound, which is the newest.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,11 +27,11 @@ import msgspec
 from tenax.memory.base import BUILT_IN, HOOKS, MemoryProvider
 from tenax.memory.lane import Lane, said
 
-__all__ = ["MemoryManager", "Recalled", "Seat", "Standing"]
+__all__ = ["MemoryManager", "Recalled", "Seat"]
 
 log = logging.getLogger(__name__)
 
-CALLS_MAX = 1000  # told to one provider and not yet done
+CALLS_MAX = 10_000  # told to one provider and not yet done
 QUESTIONS_MAX = 8
 TEXT_CHARS_MAX = 100_000  # of one answer
 RECALL_SECONDS = 0.25
@@ -44,28 +45,15 @@ _FAILED: Any = object()
 _OPTIONAL = HOOKS | {"queue_prefetch"}  # a provider with a base of its own may lack them
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """How a provider is doing."""
-
-    provider: str
-    waiting: int  # calls that it was not given yet, or has not come back from
-    busy_seconds: float  # how long it has been in the present one
-    done: int
-    failed: int
-    refused: int  # calls it was never given: its line was full, or closed
-    missed: int  # questions without an answer in time
-    error: str  # the last one
-
-
 class Recalled(msgspec.Struct, frozen=True):
     """What came back in time, by provider, and who did not answer."""
 
-    texts: dict[str, str]
-    missed: tuple[str, ...]
+    texts: dict[str, str] = {}
+    missed: tuple[str, ...] = ()
 
 
 class Seat:
-    """One provider, its lanes and what became of its calls. A `Follower` hands it what is durable."""
+    """One provider and its lanes. A `Follower` hands it what is durable."""
 
     def __init__(self, provider: MemoryProvider) -> None:
         self.provider = provider
@@ -78,17 +66,14 @@ class Seat:
         self.asked = Lane(f"memory {self.name} recall", QUESTIONS_MAX)
         self.tools = Lane(f"memory {self.name} tools", QUESTIONS_MAX)
         self._lock = threading.Lock()
-        self._done = self._failed = self._refused = self._missed = self._misses = 0
+        self._misses = 0
         self._rests_until = 0.0
         self._late: Future[Any] | None = None  # a question that nobody waits for any more
-        self._error = ""
 
     def tell(self, method: str, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         if self.ours:
             self.call(method, args, kwargs)
         elif self.told.give(lambda: self.call(method, args, kwargs)) is None:
-            with self._lock:
-                self._refused += 1
             log.warning(
                 "Memory %s was not given a %s: %d calls are waiting, or it is shut down. If it does not get on, turn it off.",
                 self.name,
@@ -115,9 +100,10 @@ class Seat:
 
     def answer(self, asked: Future[Any] | None, until: float, kind: type) -> Any:  # noqa: ANN401
         """What came of a question, or None where nothing did in time."""
-        if asked is not None:
-            wait([asked], timeout=max(0.0, until - time.monotonic()))
-        if asked is None or not asked.done():
+        if asked is None:
+            return None
+        wait([asked], timeout=max(0.0, until - time.monotonic()))
+        if not asked.done():
             self._miss(asked)
             return None
         self._misses = 0
@@ -128,7 +114,7 @@ class Seat:
         return None
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-        """Call the provider, and note how it went. An exit that it asks for counts as a failure like any other."""
+        """Call the provider. An exit that it asks for counts as a failure like any other."""
         return self._made(method, args, kwargs)[0]
 
     def _made(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, str]:
@@ -141,36 +127,17 @@ class Seat:
             if self.ours and not isinstance(error, Exception):
                 raise
             return _FAILED, self._fail(f"{method}: {said(error)}")
-        with self._lock:
-            self._done += 1
         return found, ""
 
-    def standing(self) -> Standing:
-        with self._lock:
-            return Standing(
-                provider=self.name,
-                waiting=self.told.waiting,
-                busy_seconds=self.told.busy_seconds,
-                done=self._done,
-                failed=self._failed,
-                refused=self._refused,
-                missed=self._missed,
-                error=self._error,
-            )
-
     def _fail(self, why: str) -> str:
-        with self._lock:
-            self._failed += 1
-            self._error = why
         log.warning("Memory %s failed. %s.", self.name, why, extra={"action": "memory_failed"})
         return why
 
-    def _miss(self, asked: Future[Any] | None) -> None:
-        if asked is not None and not asked.cancel():
+    def _miss(self, asked: Future[Any]) -> None:
+        if not asked.cancel():
             self._late = asked
         with self._lock:
-            self._missed += 1
-            self._misses += asked is not None
+            self._misses += 1
             if self._misses >= _MISSES_MAX:
                 self._misses = 0
                 self._rests_until = time.monotonic() + _REST_SECONDS
@@ -197,10 +164,6 @@ class MemoryManager:
         return seat
 
     # -- telling: returns at once --------------------------------------------------------------------------------
-
-    def initialize_all(self, session_id: str, **kwargs: Any) -> None:  # noqa: ANN401
-        """Let every provider get ready, before anything else that it is told from now on."""
-        self._tell("initialize", session_id, **kwargs)
 
     def sync_all(
         self,
@@ -260,10 +223,10 @@ class MemoryManager:
         if seat is None or self._shut:
             return json.dumps({"error": f"No memory offers a tool {tool_name}."})
         asked = seat.ask(seat.tools, "handle_tool_call", tool_name, _copied(args), **kwargs)
-        answer = seat.answer(asked, time.monotonic() + TOOL_SECONDS, str)
-        return (
-            answer if answer is not None else json.dumps({"error": f"The memory {seat.name} gave no answer."})
-        )
+        answer: str | None = seat.answer(asked, time.monotonic() + TOOL_SECONDS, str)
+        if answer is None:
+            return json.dumps({"error": f"The memory {seat.name} gave no answer."})
+        return answer
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
@@ -283,7 +246,7 @@ class MemoryManager:
             if seat.ours:
                 seat.call("shutdown", (), {})
             else:
-                seat.told.give(_shutdown(seat), last=True)
+                seat.told.give(partial(seat.call, "shutdown", (), {}), last=True)
         self.flush_pending(until - _LAST_SECONDS - time.monotonic())
         lost = [(seat, seat.told.drop(keep=1)) for seat in self._seats]
         self.flush_pending(until - time.monotonic())
@@ -296,10 +259,6 @@ class MemoryManager:
                     ", and one has not come back" if seat.told.waiting else "",
                     extra={"action": "memory_left_behind"},
                 )
-
-    def status(self) -> list[Standing]:
-        """How every provider is doing."""
-        return [seat.standing() for seat in self._seats]
 
     def _tell(self, method: str, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         for seat in self._seats:
@@ -314,10 +273,6 @@ class MemoryManager:
             (seat, seat.ask(seat.asked, method, *_copied(args), **_copied(kwargs))) for seat in self._seats
         ]
         return [(seat, seat.answer(question, until, kind)) for seat, question in asked]
-
-
-def _shutdown(seat: Seat) -> Callable[[], Any]:
-    return lambda: seat.call("shutdown", (), {})
 
 
 def _joined(found: list[tuple[Seat, Any]]) -> str:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from tenax.clock import rfc3339
 from tenax.errors import InvalidInput, TooLarge
 from tenax.journal.facts import About, Fact
+from tenax.parts import NO_TEXT
 
 __all__ = ["CHARS_MAX", "Entry", "read", "write"]
 
@@ -31,7 +32,6 @@ CHARS_MAX = 10_000_000
 _TITLE = "# What Tenax remembers"
 _NOTE = "Change the words, move lines, add some. The comment at the end of a line says which fact it is. What is not in this file stays."
 _HEADS: dict[About, str] = {"profile": "Profile", "note": "Notes"}
-_NO_TEXT = re.compile("[\x00\ud800-\udfff]")
 _BULLET = re.compile(r"\s*[-*+](?:\s+|$)")
 _HEAD = re.compile(r" {0,3}#{1,6}(?:\s+|$)")
 _COMMENT = re.compile(r"(?<!\\)<!--((?:(?!-->|<!--).)*)-->$")
@@ -61,7 +61,7 @@ def read(text: str) -> list[Entry]:
     """What such a file says, in its order. Raises InvalidInput if it is none."""
     if len(text) > CHARS_MAX:
         raise TooLarge(f"A memory has at most {CHARS_MAX:,} characters, not {len(text):,}.")
-    if _NO_TEXT.search(text):
+    if NO_TEXT.search(text):
         raise InvalidInput("This is no text: it holds a NUL or half of a surrogate pair.")
     seen: set[str] = set()
     entries: list[Entry] = []

@@ -16,9 +16,8 @@ import re
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import wait
-from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
@@ -79,7 +78,7 @@ def load_plugin(plugin: Plugin, *, seconds: float = LOAD_SECONDS) -> Loaded:
             plugin.name, problem="Another plugin is being loaded and does not end. Try again later."
         )
     try:
-        with _stand_in() as here:
+        with _StandIn() as here:
             answer = Lane(f"memory plugin {plugin.name}", 1).give(lambda: here() or _made(plugin), last=True)
             wait([answer] if answer else [], timeout=seconds)
     finally:
@@ -168,13 +167,17 @@ def _only_class(module: ModuleType) -> type:
 
 
 class _StandIn(MetaPathFinder, Loader):
-    """Finds `agent.memory_provider` where nobody else does, for one thread."""
+    """Finds `agent.memory_provider` where nobody else does, for the thread that calls what entering gives."""
 
     def __init__(self) -> None:
         self._thread: int | None = None
         self._given: list[ModuleType] = []
 
-    def here(self) -> None:
+    def __enter__(self) -> Callable[[], None]:
+        sys.meta_path.append(self)  # last: a real one is found first
+        return self._here
+
+    def _here(self) -> None:
         self._thread = threading.get_ident()
 
     def find_spec(
@@ -190,22 +193,12 @@ class _StandIn(MetaPathFinder, Loader):
         if module.__name__ == _MODULE:
             module.__dict__["MemoryProvider"] = MemoryProvider
 
-    def forget(self) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Leave nothing behind that would stand before a real module, nor in a real package."""
+        sys.meta_path.remove(self)
         for module in self._given:
             if sys.modules.get(module.__name__) is module:
                 del sys.modules[module.__name__]
             package = sys.modules.get(_PACKAGE)
             if package is not None and vars(package).get("memory_provider") is module:
                 del package.memory_provider
-
-
-@contextmanager
-def _stand_in() -> Iterator[Callable[[], None]]:
-    finder = _StandIn()
-    sys.meta_path.append(finder)  # last: a real one is found first
-    try:
-        yield finder.here
-    finally:
-        sys.meta_path.remove(finder)
-        finder.forget()

@@ -54,8 +54,6 @@ _FOLDED = frozenset(
 class Turn(msgspec.Struct, frozen=True):
     """A finished turn with its words. `messages` is all of it, in the shape that models are sent."""
 
-    seq: int
-    run: str
     session: str
     user: str
     assistant: str
@@ -182,7 +180,7 @@ class Course:
                 break
         said = "\n".join(each["content"] for each in messages if each["role"] == "user")
         key = f"{self.conversation}:{finished.seq}"
-        return Turn(finished.seq, finished.runs[-1], finished.session, said, answer, messages, key)
+        return Turn(finished.session, said, answer, messages, key)
 
     async def ended(self, due: Due, owner: str) -> list[dict[str, Any]]:
         """The messages of a stretch up to its boundary, and of turns that no boundary covered: the last that there is room for."""

@@ -16,7 +16,7 @@ import msgspec
 from tenax.config import ModelSettings
 from tenax.models.base import Answer, Beat, Piece, Thought, ToolSpec, Words
 from tenax.models.http import Fold, HttpModel
-from tenax.models.render import NOTHING_READ, Contents, arguments_of, pieces_in, text_in
+from tenax.models.render import NOTHING_READ, Contents, arguments_of, content_of
 from tenax.models.toolcalls import Calls
 from tenax.parts import Part, Reasoning, Text, ToolCall, ToolResult
 from tenax.views.context import Message
@@ -56,11 +56,9 @@ class Anthropic(HttpModel):
                 blocks = [block for part in message.parts for block in _said(part)]
                 return _encode({"role": "assistant", "content": blocks or _NOTHING})
             case _:
-                pieces = pieces_in(message.parts, contents)
-                if any(isinstance(each, tuple) for each in pieces):
-                    return _encode({"role": "user", "content": [_shown(each) for each in pieces]})
-                text = text_in(message.parts, contents)
-                return _encode({"role": "user", "content": text if text.strip() else _NOTHING})
+                content = content_of(message.parts, contents, _picture)
+                empty = isinstance(content, str) and not content.strip()
+                return _encode({"role": "user", "content": _NOTHING if empty else content})
 
     def body(
         self, prompt: str, tools: Sequence[ToolSpec], messages: Sequence[bytes], settings: Mapping[str, Any]
@@ -84,10 +82,8 @@ class Anthropic(HttpModel):
         return _Stream(self)
 
 
-def _shown(piece: str | tuple[str, str]) -> dict[str, Any]:
-    if isinstance(piece, str):
-        return {"type": "text", "text": piece}
-    return {"type": "image", "source": {"type": "base64", "media_type": piece[0], "data": piece[1]}}
+def _picture(media_type: str, data: str) -> dict[str, Any]:
+    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
 
 
 def _id(call: str) -> str:

@@ -9,7 +9,7 @@ that grows by a message grows by that message's bytes, and the provider's prompt
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -107,10 +107,10 @@ class Model(Protocol):
     ) -> bytes:
         """The whole request, from messages that `message` has rendered."""
 
-    def stream(self, body: bytes, *, silence: float) -> AsyncIterator[Piece]:
+    def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
         """Send a body. Pieces as they come; the last one is an Answer or a Failure, and there is exactly one.
 
-        `silence` seconds without a piece are a Failure. Closing the iterator ends the call.
+        `silence` seconds without a piece are a Failure. Closing the generator ends the call.
         """
 
     async def close(self) -> None:

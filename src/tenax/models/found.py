@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Final, Literal, TypeVar, cast
+from typing import Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -22,7 +22,7 @@ from tenax.config import USUAL, Api, ModelSettings, Secret, model_url
 from tenax.errors import ConfigError
 from tenax.models import connect
 from tenax.models.anthropic import VERSION
-from tenax.models.base import Answer, Failure, Piece, Thought, ToolSpec, Words
+from tenax.models.base import Answer, Failure, Thought, ToolSpec, Words
 from tenax.models.failures import IS_IT, Failures
 from tenax.models.http import is_loopback, trusted
 from tenax.models.practice import installed
@@ -332,8 +332,7 @@ async def try_model(settings: ModelSettings) -> Failure | None:
         return Failure("key", str(error), hint=error.hint)
     try:
         body = model.body("", [_TOOL], [model.message(_HELLO)], {})
-        stream = cast("AsyncGenerator[Piece, None]", model.stream(body, silence=TRY_SECONDS_MAX))
-        async with aclosing(stream) as pieces:
+        async with aclosing(model.stream(body, silence=TRY_SECONDS_MAX)) as pieces:
             async for piece in pieces:
                 if isinstance(piece, Failure):
                     return piece

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from functools import cache
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import ClassVar, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -22,11 +22,9 @@ import msgspec
 
 from tenax.config import ModelSettings
 from tenax.events import Usage
-from tenax.models.base import Answer, Failure, Piece, ToolSpec
+from tenax.models.base import Answer, Failure, Model, Piece
 from tenax.models.failures import IS_IT, Failures
-from tenax.models.render import NOTHING_READ, Contents
 from tenax.models.sse import Reader, ServerEvent, TooLong
-from tenax.views.context import Message
 
 __all__ = ["Fold", "HttpModel", "is_loopback", "trusted"]
 
@@ -57,8 +55,8 @@ class Fold(Protocol):
         """The stream is at its end: the answer, if it is whole."""
 
 
-class HttpModel(ABC):
-    """A model at an address. See `tenax.models.base.Model` for what its methods promise."""
+class HttpModel(Model):
+    """A model at an address."""
 
     path: ClassVar[str]
 
@@ -84,16 +82,6 @@ class HttpModel(ABC):
             trust_env=not is_loopback(settings.url),  # no proxy knows this machine as it knows itself
             limits=httpx.Limits(max_connections=CALLS_MAX, max_keepalive_connections=16),
         )
-
-    @abstractmethod
-    def message(self, message: Message, contents: Contents = NOTHING_READ) -> bytes:
-        """One message as this provider's JSON."""
-
-    @abstractmethod
-    def body(
-        self, prompt: str, tools: Sequence[ToolSpec], messages: Sequence[bytes], settings: Mapping[str, Any]
-    ) -> bytes:
-        """The whole request."""
 
     @abstractmethod
     def fold(self) -> Fold:

@@ -14,7 +14,7 @@ import msgspec
 from tenax.config import ModelSettings
 from tenax.models.base import Answer, Beat, Piece, Thought, ToolSpec, Words
 from tenax.models.http import Fold, HttpModel
-from tenax.models.render import NOTHING_READ, Contents, arguments_of, pieces_in, text_in
+from tenax.models.render import NOTHING_READ, Contents, arguments_of, content_of, text_in
 from tenax.models.toolcalls import Calls
 from tenax.parts import Part, Reasoning, Text, ToolCall, ToolResult
 from tenax.views.context import Message
@@ -49,10 +49,7 @@ class OpenAI(HttpModel):
                 said = {"role": "assistant", "content": text_in(message.parts, contents)}
                 return _encode(said | {"tool_calls": calls} if calls else said)
             case role:
-                pieces = pieces_in(message.parts, contents)
-                if any(isinstance(each, tuple) for each in pieces):
-                    return _encode({"role": role, "content": [_shown(each) for each in pieces]})
-                return _encode({"role": role, "content": text_in(message.parts, contents)})
+                return _encode({"role": role, "content": content_of(message.parts, contents, _picture)})
 
     def body(
         self, prompt: str, tools: Sequence[ToolSpec], messages: Sequence[bytes], settings: Mapping[str, Any]
@@ -81,10 +78,8 @@ class OpenAI(HttpModel):
         return _Chat(self)
 
 
-def _shown(piece: str | tuple[str, str]) -> dict[str, Any]:
-    if isinstance(piece, str):
-        return {"type": "text", "text": piece}
-    return {"type": "image_url", "image_url": {"url": f"data:{piece[0]};base64,{piece[1]}"}}
+def _picture(media_type: str, data: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{data}"}}
 
 
 def _call(part: ToolCall) -> dict[str, Any]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from tenax.attachments import clean_name
 from tenax.parts import File, Image, Part, Text, ToolCall
 
-__all__ = ["NOTHING_READ", "Contents", "arguments_of", "contents_of", "pieces_in", "spelled_out", "text_in"]
+__all__ = ["NOTHING_READ", "Contents", "arguments_of", "content_of", "contents_of", "spelled_out", "text_in"]
 
 Contents = Mapping[Part, str | None]
 """What parts hold: the words of files, and pictures in base64. None: it was erased. What is not here is not to be seen."""
@@ -42,7 +42,17 @@ def _spelled(part: Part, data: bytes) -> str:
     return base64.b64encode(data).decode() if isinstance(part, Image) else data.decode("utf-8", "replace")
 
 
-def pieces_in(parts: Iterable[Part], contents: Contents) -> list[str | tuple[str, str]]:
+def content_of(
+    parts: Iterable[Part], contents: Contents, picture: Callable[[str, str], dict[str, Any]]
+) -> str | list[dict[str, Any]]:
+    """The words of a message; with pictures among them block by block. `picture` makes one of media type and base64."""
+    pieces = _pieces(parts, contents)
+    if all(isinstance(each, str) for each in pieces):
+        return "\n".join(map(str, pieces))
+    return [{"type": "text", "text": each} if isinstance(each, str) else picture(*each) for each in pieces]
+
+
+def _pieces(parts: Iterable[Part], contents: Contents) -> list[str | tuple[str, str]]:
     """The words of a message, and its pictures (media type, base64), in their order."""
     found: list[str | tuple[str, str]] = []
     for part in parts:
@@ -56,7 +66,7 @@ def pieces_in(parts: Iterable[Part], contents: Contents) -> list[str | tuple[str
 def text_in(parts: Iterable[Part], contents: Contents = NOTHING_READ) -> str:
     """The words of a message as one text, for who sees no pictures."""
     seen = {part: words for part, words in contents.items() if not isinstance(part, Image) or words is None}
-    return "\n".join(each for each in pieces_in(parts, seen) if isinstance(each, str))
+    return "\n".join(each for each in _pieces(parts, seen) if isinstance(each, str))
 
 
 def spelled_out(parts: Iterable[Part], contents: Contents) -> tuple[Part, ...]:

@@ -11,12 +11,13 @@ process. Arrivals are counted whether or not something happens there.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from tenax.journal.journal import Journal
 
@@ -56,18 +57,12 @@ class Hold:
             raise TimeoutError("Nobody released the failure point.")
 
 
-class _Plan:
-    """What happens at one point, at which arrivals."""
+class _Plan(NamedTuple):
+    """What happens at one point, from which arrival to which."""
 
-    def __init__(self, nth: int, times: int | None, act: Callable[[], None]) -> None:
-        if nth < 1:
-            raise ValueError("Arrivals are counted from 1.")
-        self._first = nth
-        self._last = None if times is None else nth + times - 1
-        self.act = act
-
-    def covers(self, arrival: int) -> bool:
-        return self._first <= arrival and (self._last is None or arrival <= self._last)
+    first: int
+    last: float
+    act: Callable[[], None]
 
 
 class Faults:
@@ -111,14 +106,17 @@ class Faults:
         with self._lock:
             self._arrivals[point] += 1
             arrival = self._arrivals[point]
-            due = [plan for plan in self._plans.get(point, ()) if plan.covers(arrival)]
+            due = [plan for plan in self._plans.get(point, ()) if plan.first <= arrival <= plan.last]
         for plan in due:
             plan.act()
 
     def _add(self, point: str, nth: int, times: int | None, act: Callable[[], None]) -> None:
+        if nth < 1:
+            raise ValueError("Arrivals are counted from 1.")
         with self._lock:
-            since = self._arrivals[_known(point)]
-            self._plans.setdefault(point, []).append(_Plan(since + nth, times, act))
+            first = self._arrivals[_known(point)] + nth
+            last = math.inf if times is None else first + times - 1
+            self._plans.setdefault(point, []).append(_Plan(first, last, act))
 
 
 def _known(point: str) -> str:

@@ -67,19 +67,13 @@ class Server:
             case "tools/call":
                 found = self._call(params["name"], (params.get("arguments") or {}).get("text", ""))
             case _:
-                return {
-                    "jsonrpc": "2.0",
-                    "id": message["id"],
-                    "error": {"code": -32601, "message": "Unknown"},
-                }
+                error = {"code": -32601, "message": "Unknown"}
+                return {"jsonrpc": "2.0", "id": message["id"], "error": error}
         return {"jsonrpc": "2.0", "id": message["id"], "result": found}
 
     def _tools(self) -> list[dict[str, Any]]:
         if "--many" in sys.argv:
-            long = {
-                "type": "object",
-                "properties": {"text": {"const": "x" * 3000}},
-            }
+            long = {"type": "object", "properties": {"text": {"const": "x" * 3000}}}
             return [{"name": f"t{n}", "description": "y" * 5000, "inputSchema": long} for n in range(300)]
         more = f" Changed {self.changed} times." if self.changed else ""
         return [

@@ -76,28 +76,11 @@ def _halves(text: str) -> tuple[str, str]:
 
 
 class _OpenAI:
-    fields = frozenset(
-        {
-            "model",
-            "messages",
-            "stream",
-            "stream_options",
-            "tools",
-            "tool_choice",
-            "parallel_tool_calls",
-            "temperature",
-            "top_p",
-            "max_tokens",
-            "max_completion_tokens",
-            "stop",
-            "seed",
-            "presence_penalty",
-            "frequency_penalty",
-            "response_format",
-            "reasoning_effort",
-            "repeat_penalty",
-        }
-    )
+    fields = frozenset({
+        "model", "messages", "stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls", "temperature",
+        "top_p", "max_tokens", "max_completion_tokens", "stop", "seed", "presence_penalty", "frequency_penalty",
+        "response_format", "reasoning_effort", "repeat_penalty",
+    })  # fmt: skip
 
     def stream(self, model: str, turn: int, reply: Reply, words: int) -> Iterator[bytes]:
         def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
@@ -135,23 +118,10 @@ class _OpenAI:
 
 
 class _Anthropic:
-    fields = frozenset(
-        {
-            "model",
-            "messages",
-            "system",
-            "stream",
-            "tools",
-            "tool_choice",
-            "temperature",
-            "top_p",
-            "top_k",
-            "max_tokens",
-            "stop_sequences",
-            "metadata",
-            "thinking",
-        }
-    )
+    fields = frozenset({
+        "model", "messages", "system", "stream", "tools", "tool_choice", "temperature", "top_p", "top_k", "max_tokens",
+        "stop_sequences", "metadata", "thinking",
+    })  # fmt: skip
 
     def stream(self, model: str, turn: int, reply: Reply, words: int) -> Iterator[bytes]:
         def event(kind: str, **rest: object) -> bytes:
@@ -283,8 +253,8 @@ class Provider:
             refused = isinstance(page, int)
             told = voice.error(page, f"There is no {request.path}.") if refused else _encode(page)
             return await _send(writer, page if refused else 200, told)
-        words = words_in(request.body)
-        unknown = msgspec.json.decode(request.body).keys() - voice.fields
+        words, asked = words_in(request.body), msgspec.json.decode(request.body)
+        unknown = asked.keys() - voice.fields
         if unknown or (self.context and words > self.context):
             why = f"Unknown: {', '.join(unknown)}." if unknown else voice.overflow(words, self.context or 0)
             return await _send(writer, 400, voice.error(400, why))
@@ -295,19 +265,18 @@ class Provider:
             return False
         if trouble and trouble.why in _STATUS and not spoken:
             return await _refuse(writer, voice, trouble, words)
-        model = msgspec.json.decode(request.body).get("model", "")
-        stream = _raw(reply.raw) if reply.raw else voice.stream(model, turn, reply, words)
-        if await self._play(stream, reply, reader, writer):
-            return await self._finish(voice, reply, words, reader, writer)
-        return False
+        stream = _raw(reply.raw) if reply.raw else voice.stream(asked.get("model", ""), turn, reply, words)
+        return await self._play(stream, reply, _last(voice, trouble, words), reader, writer)
 
     async def _play(
         self,
         stream: Iterator[bytes],
         reply: Reply,
+        last: bytes,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> bool:
+        why = reply.trouble.why if reply.trouble else ""
         writer.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
         )
@@ -315,26 +284,12 @@ class Provider:
             if not await self._stays(reader, reply.pause):
                 return False
             await _chunk(writer, event)
-        return True
-
-    async def _finish(
-        self,
-        voice: _Format,
-        reply: Reply,
-        words: int,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> bool:
-        trouble = reply.trouble
-        if reply.hang or (trouble and trouble.why == "silent"):
+        if reply.hang or why == "silent":
             return await self._stays(reader, float("inf"))
-        if trouble and trouble.why == "dropped":
+        if why == "dropped":
             return False
-        if trouble and trouble.why == "malformed":
-            await _chunk(writer, _event(b'{"choices": [{"delta": {"content'))
-        elif trouble:
-            status, message = _told(voice, trouble, words)
-            await _chunk(writer, _event(voice.error(status, message), "error"))
+        if last:
+            await _chunk(writer, last)
         await _chunk(writer, b"")
         return True
 
@@ -392,6 +347,16 @@ async def _refuse(writer: asyncio.StreamWriter, voice: _Format, trouble: Trouble
     status, message = _told(voice, trouble, words)
     headers = [f"retry-after: {trouble.retry_after:g}"] if trouble.retry_after is not None else []
     return await _send(writer, status, voice.error(status, message), headers)
+
+
+def _last(voice: _Format, trouble: Trouble | None, words: int) -> bytes:
+    """What a stream with this trouble ends with."""
+    if trouble is None:
+        return b""
+    if trouble.why == "malformed":
+        return _event(b'{"choices": [{"delta": {"content')
+    status, message = _told(voice, trouble, words)
+    return _event(voice.error(status, message), "error")
 
 
 def _told(voice: _Format, trouble: Trouble, words: int) -> tuple[int, str]:

@@ -16,6 +16,7 @@ worst, which is Linux's way: what it should have flushed counts as clean and nev
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import signal
 import threading
@@ -63,7 +64,7 @@ class _Plan(NamedTuple):
     what: What
     file: File | None
     first: int
-    last: int | None
+    last: float
     fault: Fault | None
     """None: the process is killed."""
 
@@ -137,7 +138,7 @@ class FaultVfs(apsw.VFS):
     ) -> None:
         with self._lock:
             first = self._counts[what, file] + nth
-            self._plan = _Plan(what, file, first, None if times is None else first + times - 1, fault)
+            self._plan = _Plan(what, file, first, math.inf if times is None else first + times - 1, fault)
             self.fired = 0
 
     def _lay_out(self, path: Path, into: Path, state: Any) -> Path:  # noqa: ANN401  (which bytes of an image)
@@ -180,7 +181,7 @@ class FaultVfs(apsw.VFS):
             if plan is None or plan.what != what or plan.file not in {None, file}:
                 return
             number = self._counts[what, plan.file]
-            if number < plan.first or (plan.last is not None and number > plan.last):
+            if not plan.first <= number <= plan.last:
                 return
             self.fired += 1
         if plan.fault is None:

@@ -14,7 +14,7 @@ from msgspec import Meta
 from tenax.errors import ToolFailed
 from tenax.tools.base import Call, Tool
 
-__all__ = ["WORDS_CHARS_MAX", "Ask", "AskArgs", "choices"]
+__all__ = ["WORDS_CHARS_MAX", "Ask", "choices"]
 
 WORDS_CHARS_MAX: Final = 4000
 """The longest answer."""
@@ -22,8 +22,6 @@ _Choice = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class AskArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The question."""
-
     question: Annotated[str, Meta(min_length=1, max_length=1000, description="The question, in a sentence.")]
     choices: Annotated[
         list[_Choice],
@@ -34,8 +32,6 @@ class AskArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ask(Tool[AskArgs]):
-    """Ask the person something."""
-
     name = "ask"
     description = (
         "Ask the person a question and wait for the answer. For a decision that is theirs and that you cannot work out; "

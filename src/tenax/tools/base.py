@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -86,7 +86,7 @@ class Tool(abc.ABC, Generic[A]):
     def touches(self, args: A, call: Call) -> str:
         """What this call would touch, in one line, for the person and the rules. Looks at nothing outside.
 
-        Raises ToolFailed where the call could never be done, so that nobody is asked in vain.
+        Raises ToolFailed, InvalidInput or Refused where the call could never be done, so that nobody is asked in vain.
         """
 
     def always_asks(self, args: A) -> bool:  # noqa: ARG002  (for tools that look at them)
@@ -95,7 +95,7 @@ class Tool(abc.ABC, Generic[A]):
 
     @abc.abstractmethod
     async def run(self, args: A, call: Call) -> str:
-        """Do it. What is returned is for the model. Raises ToolFailed, or Elsewhere."""
+        """Do it. What is returned is for the model. Raises as `touches` does, or Elsewhere."""
 
 
 async def aside(work: Callable[[threading.Event], T]) -> T:
@@ -108,26 +108,18 @@ async def aside(work: Callable[[threading.Event], T]) -> T:
             f"{THREADS_MAX} calls wait for the disk already, so this one was not begun.",
             hint="try again later",
         )
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # who waits for it may go away; it goes on
     deserted = threading.Event()
 
-    def settle(put: Callable[[Any], None], outcome: Any) -> None:  # noqa: ANN401  (a result or an error)
-        if not future.done():
-            put(outcome)
-
     def call() -> None:
-        put: Callable[[Any], None] = future.set_result
-        outcome: Any
         try:
-            outcome = work(deserted)
+            future.set_result(work(deserted))
         except BaseException as error:  # noqa: BLE001  (it is raised where it is awaited)
-            put, outcome = future.set_exception, error
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(settle, put, outcome)
+            future.set_exception(error)
 
     threading.Thread(target=call, name=_THREAD, daemon=True).start()
     try:
-        return await future
+        return await asyncio.wrap_future(future)
     finally:
         deserted.set()

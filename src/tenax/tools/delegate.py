@@ -32,17 +32,7 @@ from tenax.parts import Text, ToolCall, text_of
 from tenax.tools.base import Call, Elsewhere, Tool
 from tenax.views.turns import Turns
 
-__all__ = [
-    "BRIEF",
-    "CHILDREN_MAX",
-    "STEPS_MAX",
-    "TASK",
-    "Delegate",
-    "Made",
-    "child_of",
-    "made_by",
-    "made_in",
-]
+__all__ = ["BRIEF", "CHILDREN_MAX", "STEPS_MAX", "TASK", "Delegate", "Made", "made_by", "made_in"]
 
 CHILDREN_MAX: Final = 8
 """Sub-agents of one run."""
@@ -53,7 +43,6 @@ BRIEF: Final = (
     "Here you work for another agent, which handed you the task that the conversation begins with. It reads your last message "
     "and nothing else: say in it what you found or did, and what you could not do."
 )
-_SECONDS: Final = 3600.0
 _TITLE_CHARS: Final = 80
 _NAMES: Final = uuid.UUID("5a0f7c1e-6c1b-4b0e-9d1c-0d6f5f1f2a77")
 
@@ -94,8 +83,6 @@ def made_in(recorded: Recorded) -> list[str]:
 
 
 class DelegateArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a sub-agent shall do."""
-
     task: Annotated[
         str,
         Meta(
@@ -105,8 +92,6 @@ class DelegateArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Delegate(Tool[DelegateArgs]):
-    """Has a task done by a sub-agent."""
-
     name = DELEGATE
     description = (
         "Hand a task to a sub-agent, which works on it in a conversation of its own, in the same folder and with the same "
@@ -114,7 +99,7 @@ class Delegate(Tool[DelegateArgs]):
     )
     effect = "idempotent"
     args = DelegateArgs
-    seconds = _SECONDS
+    seconds = 3600.0
     delegated = False
     asks = False
 
@@ -155,7 +140,7 @@ class Delegate(Tool[DelegateArgs]):
             raise ToolFailed(
                 f"{CHILDREN_MAX} tasks were handed on in this turn, and no more are.", hint="do it yourself"
             )
-        clean = task.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+        clean = task.replace("\x00", "\ufffd")
         opened = ConversationOpened(
             self._journal.user or "",
             f"s_{child.removeprefix('c_')}",

@@ -20,22 +20,13 @@ from tenax.errors import ToolFailed
 from tenax.tools.base import Call, Tool, aside
 from tenax.tools.diffs import diff
 from tenax.tools.paths import explained, file_at, is_git, kind, parent_of, parts_of
+from tenax.tools.seek import FILE
 
-__all__ = [
-    "READ_BYTES_MAX",
-    "EditFile",
-    "EditFileArgs",
-    "ReadFile",
-    "ReadFileArgs",
-    "WriteFile",
-    "WriteFileArgs",
-    "replace",
-]
+__all__ = ["READ_BYTES_MAX", "EditFile", "ReadFile", "WriteFile", "replace"]
 
 READ_BYTES_MAX = 10 * 1024 * 1024
 """Larger files are described, not read; and no edit makes one."""
 _SECONDS = 30.0
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLACES_MAX = 100_000
 
@@ -43,8 +34,6 @@ _PathArg = Annotated[str, Meta(description="A path in the conversation's folder,
 
 
 class ReadFileArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which lines of which file."""
-
     path: _PathArg
     first_line: Annotated[
         int, Meta(ge=1, description="The first line to read; the file begins with line 1.")
@@ -53,15 +42,11 @@ class ReadFileArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WriteFileArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to put where."""
-
     path: _PathArg
     content: Annotated[str, Meta(description="The whole new content of the file.")]
 
 
 class EditFileArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to put in the place of what."""
-
     path: _PathArg
     old: Annotated[str, Meta(description="The text to replace, exactly as the file holds it.")]
     new: Annotated[str, Meta(description="The text to put in its place.")]
@@ -71,8 +56,6 @@ class EditFileArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReadFile(Tool[ReadFileArgs]):
-    """Read a text file."""
-
     name = "read_file"
     description = "Read a text file in the conversation's folder."
     effect = "pure"
@@ -88,8 +71,6 @@ class ReadFile(Tool[ReadFileArgs]):
 
 
 class WriteFile(Tool[WriteFileArgs]):
-    """Write a text file."""
-
     name = "write_file"
     description = (
         "Write a text file in the conversation's folder. What the file held before is replaced; "
@@ -174,7 +155,7 @@ def _read(args: ReadFileArgs, folder: Path, deserted: threading.Event) -> str:  
 
 def _hold(name: str, parent: int, shown: str) -> _Held:
     file_at(name, parent, shown)
-    descriptor = os.open(name, _READ, dir_fd=parent)
+    descriptor = os.open(name, FILE, dir_fd=parent)
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
@@ -203,7 +184,7 @@ def _lines(args: ReadFileArgs, shown: str, text: str) -> str:
 def _write(args: WriteFileArgs, folder: Path, deserted: threading.Event) -> str:
     parts = _writable(args.path)
     shown = "/".join(parts)
-    data = _encoded(args.content)
+    data = args.content.encode()
     held = None
     with explained(shown):
         folder.mkdir(parents=True, exist_ok=True)
@@ -226,7 +207,7 @@ def _edit(args: EditFileArgs, folder: Path, deserted: threading.Event) -> str:
                 f"{shown} is not UTF-8 text of at most {READ_BYTES_MAX:,} bytes: it is not edited."
             )
         text = _edited(args, shown, held.text)
-        replace(parts[-1], parent, shown, _encoded(text), deserted, held.found)
+        replace(parts[-1], parent, shown, text.encode(), deserted, held.found)
     return diff(shown, held.text, text)
 
 
@@ -240,7 +221,7 @@ def _edited(args: EditFileArgs, shown: str, text: str) -> str:
         start, end = (n + bisect_left(breaks, n) for n in (place, place + len(old)))
         crlf = "\r\n" in text[start:end] if "\n" in old else usual
         pieces += [text[at:start], new.replace("\n", "\r\n") if crlf else new]
-        at, size = end, size + len(_encoded(pieces[-1])) - len(text[start:end].encode())
+        at, size = end, size + len(pieces[-1].encode()) - len(text[start:end].encode())
         if size > READ_BYTES_MAX:
             raise ToolFailed(f"{shown} would have more than {READ_BYTES_MAX:,} bytes, so it was not edited.")
     return "".join([*pieces, text[at:]])
@@ -263,13 +244,6 @@ def _places(text: str, old: str, shown: str, *, every: bool) -> list[int]:
             raise ToolFailed(f"The old text occurs more than {_PLACES_MAX:,} times in {shown}.")
         places.append(place)
     return places
-
-
-def _encoded(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise ToolFailed("The text holds half of a surrogate pair, which is no text.") from error
 
 
 def replace(

@@ -23,7 +23,7 @@ from tenax.tools import seek
 from tenax.tools.base import Call, Tool
 from tenax.tools.paths import parts_of
 
-__all__ = ["SECONDS_MAX", "FindFiles", "FindFilesArgs", "SearchFiles", "SearchFilesArgs"]
+__all__ = ["FindFiles", "SearchFiles"]
 
 SECONDS_MAX = 10.0
 """How long is looked. What was found until then is told."""
@@ -40,15 +40,11 @@ _GLOB = "such as *.py (in any folder), src/*.py or src/**/test_*.{ts,tsx}; relat
 
 
 class FindFilesArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which files, below which folder."""
-
     pattern: Annotated[str, Meta(description=f"A glob, {_GLOB}")]
     folder: _InArg = msgspec.field(default="", name="in")
 
 
 class SearchFilesArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which lines, in which files, below which folder."""
-
     pattern: Annotated[
         str, Meta(description="A regular expression as Python knows it, for one line: (?i) ignores case.")
     ]
@@ -91,8 +87,6 @@ class _Finding(Tool[A]):
 
 
 class FindFiles(_Finding[FindFilesArgs]):
-    """Look for files by name."""
-
     name = "find_files"
     description = (
         "List the files in the conversation's folder whose path fits a glob. Ignored files are left out."
@@ -104,8 +98,6 @@ class FindFiles(_Finding[FindFilesArgs]):
 
 
 class SearchFiles(_Finding[SearchFilesArgs]):
-    """Look for lines in files."""
-
     name = "search_files"
     description = (
         "Search the text files in the conversation's folder, a line at a time. Ignored files are left out. "

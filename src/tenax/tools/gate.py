@@ -14,16 +14,16 @@ import re
 import unicodedata
 import weakref
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from tenax.errors import ToolFailed
+from tenax.errors import ConfigError, InvalidInput, Refused, ToolFailed
 from tenax.models.base import ToolSpec
 from tenax.rules import UNSEEN, Rule, exactly, proposals
 from tenax.tools.base import Call, Elsewhere, Tool
 
-__all__ = ["CHARS_MAX", "GRACE_SECONDS", "STUCK_MAX", "Allowed", "Asks", "Done", "Gate", "Refused", "Rule"]
+__all__ = ["CHARS_MAX", "GRACE_SECONDS", "NO_TEXT", "STUCK_MAX", "Allowed", "Asks", "Done", "Gate"]
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,8 @@ STUCK_MAX = 16
 
 _TAIL_CHARS = 9_900
 _HEAD_CHARS = CHARS_MAX - _TAIL_CHARS - 100
-_NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_NOT_APPROVED = "The arguments are not those that were approved, so the call was not made."
+NO_TEXT: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class _Weighed(msgspec.Struct, frozen=True, eq=False, weakref=True):
@@ -71,15 +72,8 @@ class Asks(_Weighed, frozen=True, eq=False, weakref=True):
 _W = TypeVar("_W", bound=_Weighed)
 
 
-class Refused(msgspec.Struct, frozen=True):
-    """The call is not made. `message` tells the model why, so that it can do better."""
-
-    message: str
-    outcome: Literal["failed", "denied"] = "failed"
-
-
 class Done(msgspec.Struct, frozen=True):
-    """What came of a call. `cut` is how many characters of the output are not in `text`."""
+    """What came of a call, or why it is not made. `cut` is how many characters of the output are not in `text`."""
 
     outcome: Literal["done", "failed", "denied"]
     text: str
@@ -89,15 +83,15 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class Gate:
-    """These tools, under these rules; where the rules can change, they are looked up for each call."""
+    """These tools, under these rules, which are looked up for each call: they can change."""
 
     def __init__(
         self,
         tools: Iterable[Tool[Any]],
-        rules: Iterable[Rule] | Callable[[], Iterable[Rule]] = (),
+        rules: Callable[[], Iterable[Rule]] = tuple,
         redact: Callable[[str], str] = str,
     ) -> None:
-        self._redact = redact
+        self._rules, self._redact = rules, redact
         self._tools: dict[str, Tool[Any]] = {}
         for tool in tools:
             if tool.name in self._tools:
@@ -109,8 +103,6 @@ class Gate:
             ToolSpec(each.name, each.description, each.schema or _schema(each.args))
             for each in self._tools.values()
         ]
-        given = () if callable(rules) else tuple(rules)
-        self._rules = rules if callable(rules) else lambda: given
         self._asked: weakref.WeakSet[Asks] = weakref.WeakSet()
         self._permits: weakref.WeakSet[Allowed] = weakref.WeakSet()
         self._stuck: set[asyncio.Task[str]] = set()
@@ -129,7 +121,7 @@ class Gate:
 
     def weigh(
         self, name: str, arguments: str, call: Call, *, allowed: Collection[str]
-    ) -> Allowed | Asks | Refused:
+    ) -> Allowed | Asks | Done:
         """Whether this call may be made. `allowed` names the tools that the person allowed for this conversation."""
         tool = self._tools.get(name)
         if tool is None:
@@ -138,29 +130,27 @@ class Gate:
             takes: Any = tool.args if tool.schema is None else dict[str, Any]
             args = msgspec.json.decode(arguments if arguments.strip() else "{}", type=takes)
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-            return Refused(_trimmed(_misfit(tool, error))[0])
+            return Done("failed", _trimmed(_misfit(tool, error))[0])
         try:
             touches, standing = _line(tool.touches(args, call)), not tool.always_asks(args)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (a tool may be anybody's; what it raises is told)
-            return Refused(_trimmed(_told(tool, error))[0])
+            return Done("failed", _trimmed(_told(tool, error))[0])
         weighed = (tool, args, arguments, call, touches)
         verdicts = self._verdicts(tool, touches)
         if "deny" in verdicts:
-            return Refused(_forbidden(name, touches), "denied")
+            return _forbidden(name, touches)
         if standing and (not tool.asks or "allow" in verdicts or name in allowed):
             return self._permit(Allowed(*weighed))
         asks = Asks(*weighed, standing=standing)
         self._asked.add(asks)
         return asks
 
-    def approve(self, asks: Asks, arguments: str) -> Allowed | Refused:
+    def approve(self, asks: Asks, arguments: str) -> Allowed | Done:
         """The permit for a call that a person approved, if it was approved with exactly these arguments. Once."""
         if not _use_up(asks, self._asked):
-            return Refused("This approval was used already, or is not of this gate.", "denied")
+            return Done("denied", "This approval was used already, or is not of this gate.")
         if arguments != asks.arguments:
-            return Refused(
-                "The arguments are not those that were approved, so the call was not made.", "denied"
-            )
+            return Done("denied", _NOT_APPROVED)
         return self._permit(Allowed(asks.tool, asks.args, arguments, asks.call, asks.touches, approved=True))
 
     async def perform(self, permit: Allowed, *, approved_arguments: str | None) -> Done:
@@ -172,9 +162,9 @@ class Gate:
         if not _use_up(permit, self._permits):
             return Done("denied", "This permit was used already, or is not of this gate.")
         if approved_arguments != (permit.arguments if permit.approved else None):
-            return Done("denied", "The arguments are not those that were approved, so the call was not made.")
+            return Done("denied", _NOT_APPROVED)
         if "deny" in self._verdicts(tool, permit.touches):  # one that was made while this call waited
-            return Done("denied", _forbidden(tool.name, permit.touches))
+            return _forbidden(tool.name, permit.touches)
         if len(self._stuck) >= STUCK_MAX:
             return Done(
                 "failed",
@@ -191,12 +181,12 @@ class Gate:
         await self._stop(task, tool)
         return _late(task, tool)
 
-    def _no_such(self, name: str) -> Refused:
+    def _no_such(self, name: str) -> Done:
         nearest = difflib.get_close_matches(name[:100], self._tools, n=1, cutoff=0.5)
         way_on = (
             f"Did you mean {nearest[0]}?" if nearest else f"There are: {', '.join(self._tools) or 'none'}."
         )
-        return Refused(_trimmed(f"There is no tool {name[:100]!r}. {way_on}")[0])
+        return Done("failed", _trimmed(f"There is no tool {name[:100]!r}. {way_on}")[0])
 
     def _verdicts(self, tool: Tool[Any], touches: str) -> set[str]:
         return {each.verdict for each in self._rules() if each.fits(tool.name, touches, line=tool.line)}
@@ -266,13 +256,13 @@ def _late(task: asyncio.Task[str], tool: Tool[Any]) -> Done:
     return Done("failed", text, cut)
 
 
-def _forbidden(name: str, touches: str) -> str:
-    return _trimmed(f"A rule forbids {name} for this: {touches}")[0]
+def _forbidden(name: str, touches: str) -> Done:
+    return Done("denied", _trimmed(f"A rule forbids {name} for this: {touches}")[0])
 
 
 def _told(tool: Tool[Any], error: BaseException) -> str:
     """The sentence for what a tool raised. A surprise goes to the log; its own words may hold a secret."""
-    if isinstance(error, ToolFailed):
+    if isinstance(error, ToolFailed | ConfigError | InvalidInput | Refused):
         return f"{error} ({error.hint})" if error.hint else str(error)
     log.error(
         "%s failed in a way it did not foresee.",
@@ -301,7 +291,7 @@ def _trimmed(text: str) -> tuple[str, int]:
     if len(text) > CHARS_MAX:
         cut = len(text) - _HEAD_CHARS - _TAIL_CHARS
         text = f"{text[:_HEAD_CHARS]}\n[... {cut:,} characters are not shown ...]\n{text[-_TAIL_CHARS:]}"
-    return _NO_TEXT.sub("\ufffd", text.replace("\r\n", "\n").replace("\r", "\n")), cut
+    return NO_TEXT.sub("\ufffd", text.replace("\r\n", "\n").replace("\r", "\n")), cut
 
 
 def _line(text: str) -> str:
@@ -313,9 +303,6 @@ def _schema(args: type[msgspec.Struct]) -> dict[str, Any]:
     """The JSON Schema with the object itself at its top, where providers look for it."""
     schema = msgspec.json.schema(args)
     others = schema["$defs"]
-    own: dict[str, Any] = others[schema["$ref"].rpartition("/")[2]]
-    recursive = f'"{schema["$ref"]}"'.encode() in msgspec.json.encode(others)
-    if not recursive:
-        del others[schema["$ref"].rpartition("/")[2]]
+    own = others.pop(schema["$ref"].rpartition("/")[2])
     own = {name: value for name, value in own.items() if name not in {"title", "description"}}
     return {**own, "$defs": others} if others else own

@@ -32,7 +32,7 @@ from tenax.tools.redact import Redact
 if TYPE_CHECKING:
     from tenax.tools.mcp_wire import Line
 
-__all__ = ["Lost", "McpServer", "McpServers", "McpTool", "Offered", "Standing", "Told"]
+__all__ = ["Lost", "McpServers", "McpTool", "Standing"]
 
 log = logging.getLogger(__name__)
 

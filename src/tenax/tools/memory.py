@@ -10,17 +10,16 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from tenax.errors import FactChanged, InvalidInput, ToolFailed
+from tenax.errors import ToolFailed
 from tenax.journal.facts import Fact
 from tenax.memory import MemoryManager
 from tenax.memory.keep import Memory
 from tenax.tools.base import Call, Tool, aside
 
-__all__ = ["Provided", "UseMemory", "UseMemoryArgs", "provided"]
+__all__ = ["UseMemory", "UseMemoryArgs", "provided"]
 
 log = logging.getLogger(__name__)
 
-_SECONDS = 10.0
 _FOUND_MAX = 10
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 Session = Callable[[str], Awaitable[str]]
@@ -28,8 +27,6 @@ Session = Callable[[str], Awaitable[str]]
 
 
 class UseMemoryArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to do with the memory."""
-
     action: Literal["add", "replace", "remove", "search"]
     text: Annotated[
         str, Meta(description="add, replace: the fact, in one sentence. search: words to look for.")
@@ -42,8 +39,6 @@ class UseMemoryArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class UseMemory(Tool[UseMemoryArgs]):
-    """What is remembered about the person, across conversations."""
-
     name = "memory"
     description = (
         "Remember things about the person beyond this conversation: add, replace, remove or search facts. Add what they ask "
@@ -51,7 +46,7 @@ class UseMemory(Tool[UseMemoryArgs]):
     )
     effect = "idempotent"
     args = UseMemoryArgs
-    seconds = _SECONDS
+    seconds = 10.0
     delegated = False
     asks = False
 
@@ -66,12 +61,6 @@ class UseMemory(Tool[UseMemoryArgs]):
         return f"{args.action}: {args.fact or args.text[:80]}"
 
     async def run(self, args: UseMemoryArgs, call: Call) -> str:
-        try:
-            return await self._do(args, call)
-        except (FactChanged, InvalidInput) as error:
-            raise ToolFailed(str(error), hint=error.hint) from error
-
-    async def _do(self, args: UseMemoryArgs, call: Call) -> str:
         if args.action == "search":
             found = await self._memory.search_in(call.conversation, args.text, _FOUND_MAX)
             return "\n".join(map(_line, found)) or "Nothing is remembered about that."
@@ -86,9 +75,8 @@ class UseMemory(Tool[UseMemoryArgs]):
         if args.action == "remove":
             return f"Forgotten: {(await self._memory.forget_in(call.conversation, args.fact, **how)).text}"
         known = await self._memory.known_in(call.conversation, args.fact)
-        return (
-            f"Changed: {_line(await self._memory.change(known.id, was=known.version, text=args.text, **how))}"
-        )
+        changed = await self._memory.change(known.id, was=known.version, text=args.text, **how)
+        return f"Changed: {_line(changed)}"
 
 
 class Provided(Tool[Any]):

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from tenax.errors import ToolFailed
 
-__all__ = ["explained", "file_at", "is_git", "kind", "parent_of", "parts_of"]
+__all__ = ["FOLDER", "explained", "file_at", "is_git", "kind", "parent_of", "parts_of"]
 
 _CHARS_MAX = 4096
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OTHERS = {
     stat.S_IFLNK: "a link, and links are not followed",
     stat.S_IFDIR: "a folder",
@@ -54,7 +54,7 @@ def is_git(part: str) -> bool:
 @contextlib.contextmanager
 def parent_of(folder: Path, parts: list[str], *, make: bool) -> Iterator[int]:
     """The folder that holds the last of these names, open."""
-    parent = os.open(folder, _FOLDER)
+    parent = os.open(folder, FOLDER)
     try:
         for at, part in enumerate(parts[:-1], start=1):
             child = _enter(part, parent, "/".join(parts[:at]), make=make)
@@ -97,7 +97,7 @@ def _enter(part: str, parent: int, shown: str, *, make: bool) -> int:
             os.fsync(parent)
     _refuse_respelled(part, parent, shown, _look(part, parent))
     try:
-        return os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
+        return os.open(part, FOLDER | os.O_NOFOLLOW, dir_fd=parent)
     except FileNotFoundError:
         raise
     except OSError as error:

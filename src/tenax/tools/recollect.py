@@ -9,13 +9,13 @@ import msgspec
 from msgspec import Meta
 
 from tenax.clock import rfc3339
-from tenax.errors import Gone, InvalidInput, NoSuchConversation, ToolFailed
+from tenax.errors import Gone, NoSuchConversation, ToolFailed
 from tenax.fence import fence
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Hit
 from tenax.tools.base import Call, Tool
 
-__all__ = ["SearchConversations", "SearchConversationsArgs"]
+__all__ = ["SearchConversations"]
 
 _FOUND_MAX: Final = 10
 _PAGE: Final = 50
@@ -25,8 +25,6 @@ _SAID: Final = frozenset({"user", "assistant", "partial", "summary", "title"})
 
 
 class SearchConversationsArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to look for."""
-
     words: Annotated[str, Meta(min_length=1, max_length=500, description="All of them have to occur.")]
 
 
@@ -64,10 +62,7 @@ class SearchConversations(Tool[SearchConversationsArgs]):
         lines: list[str] = []
         before, more = None, False
         for _ in range(_PAGES_MAX):
-            try:
-                page = await self._journal.search(args.words, conversation=where, before=before, limit=_PAGE)
-            except InvalidInput as error:
-                raise ToolFailed(str(error), hint=error.hint) from error
+            page = await self._journal.search(args.words, conversation=where, before=before, limit=_PAGE)
             for hit in page.hits:
                 if hit.standing and hit.role in _SAID and (hit.conversation == here.conversation) == shared:
                     lines += await self._line(hit)

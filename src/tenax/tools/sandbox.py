@@ -205,9 +205,8 @@ class Running:
         """The group is there, and its number nobody else's, as long as the process in it waits for our end."""
         self._init = 0  # once
         with contextlib.suppress(ProcessLookupError):
-            for _ in range(
-                20
-            ):  # it may be there longer, without life: who should look after it does not hurry
+            # it may be there longer, without life: who should look after it does not hurry
+            for _ in range(20):
                 os.killpg(self._process.pid, signal.SIGKILL)
                 await asyncio.sleep(0.005)
 
@@ -290,7 +289,7 @@ class Sandbox:
         limits = ["/bin/sh", "-c", _INSIDE, "sh", str(_memory_max() // 1024)]
         read, write = os.pipe()
         status, transport = await _reader(read)
-        with _given(_filter(), _PASSWD.encode(), _GROUP.encode()) as given:
+        with _given() as given:
             try:
                 wrap = [str(shutil.which("bwrap")), "--json-status-fd", str(write)]
                 wrap += _arguments(given, found, self._hidden, network=network)
@@ -346,7 +345,7 @@ def _why_not(bwrap: str | None) -> str:
         return "There is no sandbox: bubblewrap is not installed (Debian, Ubuntu: apt install bubblewrap)."
     if platform.machine() not in _ARCHES:
         return f"There is no sandbox: no filter of system calls is known for {platform.machine()}."
-    with _given(_filter(), _PASSWD.encode(), _GROUP.encode()) as given:
+    with _given() as given:
         try:
             tried = subprocess.run(  # noqa: S603  (it is the sandbox)
                 [bwrap, *_arguments(given), "true"],
@@ -407,11 +406,11 @@ async def _reader(descriptor: int) -> tuple[asyncio.StreamReader, asyncio.ReadTr
 
 
 @contextlib.contextmanager
-def _given(*contents: bytes) -> Iterator[tuple[int, ...]]:
-    """A descriptor for each of these, to be read once."""
+def _given() -> Iterator[tuple[int, ...]]:
+    """Descriptors of what is given to a sandbox, each to be read once."""
     with contextlib.ExitStack() as undo:
         ends = []
-        for each in contents:
+        for each in (_filter(), _PASSWD.encode(), _GROUP.encode()):
             read, write = os.pipe()
             undo.callback(os.close, read)
             os.write(write, each)  # a pipe holds far more
@@ -441,9 +440,8 @@ def _arguments(
         *("--proc", "/proc"),
     ]  # fmt: skip
     for each in hidden:
-        if (
-            any(each.is_relative_to(name) for name in _SYSTEM) and each.exists()
-        ):  # no command can move it there
+        # in the system no command can move what covers it
+        if any(each.is_relative_to(name) for name in _SYSTEM) and each.exists():
             wrap += ["--tmpfs", str(each if each.is_dir() else each.parent)]
     for name in _UNREAD:
         if Path("/proc", name).exists():

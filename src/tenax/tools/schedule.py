@@ -7,12 +7,12 @@ from typing import Annotated, Literal, Protocol
 import msgspec
 from msgspec import Meta
 
-from tenax.errors import InvalidInput, Refused, ToolFailed
+from tenax.errors import InvalidInput, ToolFailed
 from tenax.journal.schedules import Plan, Schedule
 from tenax.tools.base import Call, Tool
 from tenax.when import EXAMPLES, is_understood, local, zone_of
 
-__all__ = ["UseSchedules", "UseSchedulesArgs"]
+__all__ = ["UseSchedules"]
 
 _SHOWN_CHARS = 200
 
@@ -28,8 +28,6 @@ class Plans(Protocol):
 
 
 class UseSchedulesArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to do with the schedules of this conversation."""
-
     action: Literal["create", "list", "remove"]
     when: Annotated[str, Meta(description=f"create: when, in words. Such as: {'; '.join(EXAMPLES)}.")] = ""
     words: Annotated[
@@ -42,8 +40,6 @@ class UseSchedulesArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class UseSchedules(Tool[UseSchedulesArgs]):
-    """What is asked by itself in this conversation, and when."""
-
     name = "schedule"
     description = (
         "Do something later or again and again: when it is due, you are asked in this conversation, also if nobody is there. "
@@ -68,30 +64,22 @@ class UseSchedules(Tool[UseSchedulesArgs]):
             return f"remove {args.schedule}"
         if not args.words.strip():
             raise ToolFailed("create needs words: what is to be done then.")
-        try:
-            is_understood(args.when)
-            if args.zone:
-                zone_of(args.zone)
-        except InvalidInput as error:
-            raise ToolFailed(str(error), hint=error.hint) from error
+        is_understood(args.when)
+        if args.zone:
+            zone_of(args.zone)
         return f"{args.when}{f' ({args.zone})' if args.zone else ''}: {args.words[:_SHOWN_CHARS]}"
 
     async def run(self, args: UseSchedulesArgs, call: Call) -> str:
         here = call.conversation
-        try:
-            if args.action == "list":
-                return (
-                    "\n".join(map(_line, await self._plans.all(here)))
-                    or "There are none in this conversation."
-                )
-            if args.action == "remove":
-                await self._plans.remove(args.schedule, conversation=here)
-                return f"Removed: {args.schedule}"
-            made = await self._plans.add(
-                args.words, args.when, conversation=here, zone=args.zone, message=call.message, key=call.key
-            )
-        except (InvalidInput, Refused) as error:
-            raise ToolFailed(str(error), hint=error.hint) from error
+        if args.action == "list":
+            lines = map(_line, await self._plans.all(here))
+            return "\n".join(lines) or "There are none in this conversation."
+        if args.action == "remove":
+            await self._plans.remove(args.schedule, conversation=here)
+            return f"Removed: {args.schedule}"
+        made = await self._plans.add(
+            args.words, args.when, conversation=here, zone=args.zone, message=call.message, key=call.key
+        )
         return f"Made: {_told(made)}" if made.due is not None else f"Made, and over already: {made.id}"
 
 

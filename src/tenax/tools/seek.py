@@ -24,18 +24,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple, NoReturn
 
-__all__ = [
-    "BYTES_MAX",
-    "DEPTH_MAX",
-    "ENTRIES_MAX",
-    "FOUND_MAX",
-    "REFUSED",
-    "Enough",
-    "Search",
-    "Walk",
-    "read",
-    "with_ignores",
-]
+__all__ = ["DEPTH_MAX", "FILE", "REFUSED", "Enough", "Walk", "read", "with_ignores"]
 
 ENTRIES_MAX: Final = 50_000
 """Files and folders that are looked at."""
@@ -50,7 +39,7 @@ _BEFORE_CHARS = 100
 DEPTH_MAX: Final = 100
 _MEMORY_MAX = 512 * 1024 * 1024
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 _TOKEN = re.compile(r"(\*+)|(\?)|\[([!^]?)(\]?(?:\[:[a-z]+:\]|\\.|[^]\\])*)\]|\\(.)|([^\\[])", re.DOTALL)
 _ITEM = re.compile(r"\[:([a-z]+):\]|(\\.|[^\\])-(\\.|[^\\])|(\\.|[^\\])", re.DOTALL)
@@ -284,7 +273,7 @@ class Search(Walk):
 
 def read(name: str, parent: int) -> bytes:
     """The bytes of a file, no more than one over the limit; none if it is no file."""
-    descriptor = os.open(name, _FILE, dir_fd=parent)
+    descriptor = os.open(name, FILE, dir_fd=parent)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         return b""

@@ -31,6 +31,7 @@ from msgspec import Meta
 from tenax.errors import TenaxError, ToolFailed
 from tenax.journal import LOCAL_USER
 from tenax.tools.base import Call, Effect, Tool, aside
+from tenax.tools.gate import NO_TEXT
 from tenax.tools.redact import Redact
 from tenax.tools.sandbox import FILE_BYTES_MAX, Ending, Running, Sandbox, start_bare
 
@@ -45,7 +46,6 @@ KEPT_BYTES = 1024 * 1024
 """Output kept of each of them until it is read."""
 _ENDED_MAX = 64
 """Ended ones that can still be read, of all conversations."""
-_START_SECONDS = 20.0
 _CLOSE_SECONDS = 5.0
 _LAST_SECONDS = 0.5
 """How long an end that is being told is waited for when Tenax stops: the next start tells it."""
@@ -63,7 +63,6 @@ _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]"
 )
 _UNFINISHED = re.compile(rb"\x1b[^a-zA-Z\x07\n]{0,64}\Z")
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _PROMPT = re.compile(r"(?:[?:] ?|> |[\[(][a-z]+/[a-z/]+[\])] ?)\Z", re.IGNORECASE)
 _NO_INPUT = re.compile(
     r"EOF when reading|could not read (?:Username|Password)|not a (?:tty|terminal)|terminal is required|/dev/tty|"
@@ -73,21 +72,15 @@ _NO_INPUT = re.compile(
 
 
 class StartArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to run in the background."""
-
     command: Annotated[str, Meta(description="A command line, run in the conversation's folder.")]
     network: Annotated[bool, Meta(description="It needs the network. A person is asked each time.")] = False
 
 
 class ShellArgs(StartArgs, frozen=True, forbid_unknown_fields=True):
-    """What to run, and for how long."""
-
     seconds: Annotated[int, Meta(ge=1, le=SECONDS_MAX, description="It is ended after this long.")] = 120
 
 
 class ProcessArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which process."""
-
     id: Annotated[str, Meta(description="The id that shell_start gave.")]
 
 
@@ -170,7 +163,7 @@ class _Output:
             return _not_shown(len(data))
         lines = _ESCAPES.sub("", data.decode(errors="replace")).split("\n")
         last = (each.rstrip("\r").rpartition("\r")[2] for each in lines)  # the last state of a progress bar
-        return self._redact(_CONTROLS.sub("", "\n".join(last)))
+        return self._redact(NO_TEXT.sub("", "\n".join(last)))
 
 
 class _Runs(Tool[Any]):
@@ -191,10 +184,7 @@ class _Runs(Tool[Any]):
         return self._bare or args.network
 
     def touches(self, args: StartArgs, call: Call) -> str:
-        try:
-            size = len(args.command.encode())
-        except UnicodeEncodeError as error:
-            raise ToolFailed("The command holds half of a surrogate pair, which is no text.") from error
+        size = len(args.command.encode())
         if not args.command.strip() or "\0" in args.command or size > _COMMAND_BYTES_MAX:
             raise ToolFailed(f"A command is a text of 1 to {_COMMAND_BYTES_MAX:,} bytes, without NUL.")
         if call.user != LOCAL_USER and self.always_asks(args):  # others answer their own questions
@@ -210,8 +200,6 @@ class _Runs(Tool[Any]):
 
 
 class Shell(_Runs):
-    """Run a command line."""
-
     name = "shell"
     description = (
         "Run a command line in the conversation's folder, in a sandbox: only that folder can be written and is kept, "
@@ -279,7 +267,7 @@ class Background:
                 f"{RUNNING_MAX} background processes of this conversation are running: {', '.join(mine)}.",
                 hint="stop one with shell_stop",
             )
-        shown = _CONTROLS.sub("", self.redact(" ".join(command.split())))[:200]
+        shown = NO_TEXT.sub("", self.redact(" ".join(command.split())))[:200]
         name = f"p_{secrets.token_hex(4)}"
         lost = f"{_NOTE} {name} ended because Tenax was stopped; what it wrote is gone: {shown}"
         told = Finished(call.user, call.conversation, name, lost, lost=True)
@@ -403,15 +391,13 @@ class Background:
 
 
 class ShellStart(_Runs):
-    """Start a command line in the background."""
-
     name = "shell_start"
     description = (
         "Start a command line in the background, as shell does but without a time limit. Gives an id for shell_read and "
         "shell_stop. You are told when it ends. It ends when Tenax stops."
     )
     args = StartArgs
-    seconds = _START_SECONDS
+    seconds = 20.0
     delegated = False
 
     def __init__(self, background: Background) -> None:
@@ -424,8 +410,6 @@ class ShellStart(_Runs):
 
 
 class ShellRead(Tool[ProcessArgs]):
-    """Read what a background process wrote."""
-
     name = "shell_read"
     description = "Read what a background process wrote since it was last read, and whether it still runs."
     effect: Effect = "pure"
@@ -445,8 +429,6 @@ class ShellRead(Tool[ProcessArgs]):
 
 
 class ShellStop(ShellRead):
-    """End a background process."""
-
     name = "shell_stop"
     description = "End a background process and all that it started."
     effect = "idempotent"

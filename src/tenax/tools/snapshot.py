@@ -23,10 +23,11 @@ from typing import IO, Final, NamedTuple
 import msgspec
 
 from tenax.errors import ToolFailed
-from tenax.tools.paths import parent_of, parts_of
+from tenax.events import FileState
+from tenax.tools.paths import FOLDER, parent_of, parts_of
 from tenax.tools.seek import DEPTH_MAX, Enough, Walk, read, with_ignores
 
-__all__ = ["BYTES_MAX", "ENTRIES_MAX", "KEPT_BYTES_MAX", "About", "Entry", "Manifest", "Snapshots", "Taken"]
+__all__ = ["BYTES_MAX", "KEPT_BYTES_MAX", "About", "Entry", "Manifest", "Snapshots", "Taken", "same"]
 
 ENTRIES_MAX: Final = 20_000
 """Files and folders that are looked at."""
@@ -39,7 +40,6 @@ _RACY_NS: Final = 2_100_000_000
 _TICK_NS: Final = 100_000_000
 _FORGOTTEN_NS: Final = 7 * 86_400 * 10**9
 """What nobody has asked for after so long goes."""
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class Entry(NamedTuple):
@@ -152,7 +152,7 @@ class Snapshots:
             now = self._look([*before, *taken.about.also])
         items = {path for path, _ in before.items() ^ now.files.items()}
         pairs = [(path, before.get(path), now.files.get(path)) for path in sorted(items)]
-        found = [(path, was, to) for path, was, to in pairs if not _same(was, to)]
+        found = [(path, was, to) for path, was, to in pairs if not same(was, to)]
         if taken.before.missed or any(path.endswith(".gitignore") for path, _, _ in found):
             # what was not looked at before may only seem to be new
             since = taken.before.at_ns - _TICK_NS
@@ -228,7 +228,7 @@ class _Look:
 
     def walk(self) -> None:
         try:
-            root = os.open(self._folder, _FOLDER)
+            root = os.open(self._folder, FOLDER)
         except FileNotFoundError:  # it may not have been made yet
             return
         try:
@@ -288,5 +288,6 @@ def _is_text(path: str) -> bool:
         return False
 
 
-def _same(was: Entry | None, now: Entry | None) -> bool:
+def same(was: Entry | FileState | None, now: Entry | FileState | None) -> bool:
+    """Whether a file is the same as before, whatever its times are."""
     return (was and (was.hash, was.mode)) == (now and (now.hash, now.mode))

@@ -16,7 +16,7 @@ from msgspec import Meta
 from tenax.parts import Part, ToolCall
 from tenax.tools.base import Call, Tool
 
-__all__ = ["Entry", "Todo", "TodoArgs", "with_list"]
+__all__ = ["Entry", "Todo", "with_list"]
 
 _SIGNS: Final = {"open": " ", "doing": "~", "done": "x"}
 _TITLE: Final = "## The list of what there is to do, as it stood then"
@@ -31,16 +31,12 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TodoArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The list as it is from now on."""
-
     entries: Annotated[
         list[Entry], Meta(max_length=50, description="All of them, in order; none clears the list.")
     ]
 
 
 class Todo(Tool[TodoArgs]):
-    """Keep a list of what there is to do."""
-
     name = "todo"
     description = (
         "Keep a list of what there is to do in this conversation, for a task of several steps; the person sees it. Give the "

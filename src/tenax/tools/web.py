@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Meta
 
 from tenax.config import Secret
-from tenax.errors import ConfigError, ToolFailed
+from tenax.errors import ToolFailed
 from tenax.models.http import is_loopback, trusted
 from tenax.tools.base import Call, Tool, aside
 from tenax.tools.readable import decoded, readable
@@ -32,14 +32,10 @@ from tenax.tools.readable import decoded, readable
 __all__ = [
     "BYTES_MAX",
     "CHARS_MAX",
-    "REDIRECTS_MAX",
     "Brave",
     "FetchPage",
-    "FetchPageArgs",
     "Guarded",
-    "Resolver",
     "SearchWeb",
-    "SearchWebArgs",
     "Searxng",
     "Tavily",
     "is_public",
@@ -103,6 +99,13 @@ def _dial() -> httpx.AsyncBaseTransport:
     return httpx.AsyncHTTPTransport(verify=trusted())
 
 
+def _client(accept: str, **how: Any) -> httpx.AsyncClient:  # noqa: ANN401  (what httpx takes)
+    headers = {"accept": accept, "accept-encoding": "gzip", "user-agent": "tenax"}
+    return httpx.AsyncClient(
+        headers=headers, timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS_MAX), **how
+    )
+
+
 class Guarded(httpx.AsyncBaseTransport):
     """The way out for one call. It goes to public addresses only, and to those that it looked up first."""
 
@@ -150,8 +153,6 @@ class Guarded(httpx.AsyncBaseTransport):
 
 
 class FetchPageArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which page."""
-
     url: Annotated[str, Meta(description="The whole address, with http:// or https://.")]
 
 
@@ -184,16 +185,10 @@ class FetchPage(Tool[FetchPageArgs]):
 
     async def run(self, args: FetchPageArgs, call: Call) -> str:  # noqa: ARG002
         url = _address(args.url)
+        accept = "text/html, application/xhtml+xml, application/json, text/*;q=0.9, */*;q=0.1"
         transport = Guarded(self._resolve, self._dial())
-        headers = {
-            "accept": "text/html, application/xhtml+xml, application/json, text/*;q=0.9, */*;q=0.1",
-            "accept-encoding": "gzip",
-            "user-agent": "tenax",
-        }
-        timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS_MAX)
-        client = httpx.AsyncClient(transport=transport, headers=headers, timeout=timeout, trust_env=False)
         try:
-            async with client:
+            async with _client(accept, transport=transport, trust_env=False) as client:
                 return await self._follow(client, url)
         except httpx.HTTPError as error:
             raise ToolFailed(f"{_place(url)} cannot be read: {_why(error)}.") from error
@@ -292,7 +287,7 @@ def _told(data: bytes, kind: str, charset: str | None, url: httpx.URL, whole: bo
 
 
 def _kind(header: str) -> tuple[str, str | None]:
-    """The type and the charset that a header names."""
+    """The type and the charset that a header names. What httpx has for it raises at some headers."""
     kind, *parameters = header.split(";")
     for each in parameters:
         name, _, value = each.partition("=")
@@ -392,8 +387,6 @@ class _Found(_Results):
 
 
 class SearchWebArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to look for."""
-
     query: Annotated[
         str, Meta(min_length=1, max_length=400, description="What to search for, in a few words.")
     ]
@@ -421,20 +414,13 @@ class SearchWeb(Tool[SearchWebArgs]):
         return f"{self._where}: {args.query}"
 
     async def run(self, args: SearchWebArgs, call: Call) -> str:  # noqa: ARG002
-        url = self._backend.url
-        client = httpx.AsyncClient(
-            headers={"accept": "application/json", "accept-encoding": "gzip", "user-agent": "tenax"},
-            timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS_MAX),
-            verify=trusted(),
-            trust_env=not is_loopback(url),
-        )
+        beyond = not is_loopback(self._backend.url)
+        client = _client("application/json", verify=trusted(), trust_env=beyond)
         try:
             async with client, client.stream(**self._backend.request(args.query)) as response:
                 self._refuse(response)
                 data, _ = await _body(response)
             return await aside(lambda _deserted: _listed(data))
-        except ConfigError as error:
-            raise ToolFailed(str(error), hint=error.hint) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             why = _why(error) if isinstance(error, httpx.HTTPError) else "that is no address"
             raise ToolFailed(f"{self._where} cannot be asked: {why}.") from error

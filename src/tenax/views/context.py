@@ -15,32 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from tenax.events import (
-    ContentErased,
-    ContextCompacted,
-    ContextKept,
-    ContextOpened,
-    ContextSummarised,
-    ConversationCleared,
-    ConversationRestored,
-    ConversationRewound,
-    Event,
-    MemoryRecalled,
-    MessageAssistant,
-    MessagePartial,
-    MessageSystem,
-    MessageTool,
-    MessageUser,
-    ModelRequested,
-    RunFinished,
-    RunLate,
-    RunStarted,
-    ToolFinished,
-    ToolLate,
-    Unknown,
-)
+from tenax import events
 from tenax.fence import fence
 from tenax.parts import Part, Text, ToolCall, ToolResult, text_of
+from tenax.views import steps_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -104,7 +82,7 @@ class _Gone(msgspec.Struct, frozen=True):
     """What an undo or a clear took away, and where the summary stood then."""
 
     items: list[Placed]
-    waiting: dict[int, MessageUser]
+    waiting: dict[int, events.MessageUser]
     cuts: list[_Cut]
     late: list[tuple[int, str]]
     covered_to: int
@@ -115,11 +93,13 @@ class Context:
 
     def __init__(self, given: Iterable[Recorded] = ()) -> None:
         self.items: list[Placed] = []
-        self.opened: ContextOpened | None = None
+        self.opened: events.ContextOpened | None = None
         self.epoch = 0
         self.folded_to = 0
-        self.waiting: dict[int, MessageUser] = {}
+        self.waiting: dict[int, events.MessageUser] = {}
         """Inputs that nothing has taken yet."""
+        self.erased_inputs: set[int] = set()
+        """Messages of people that were erased and that nothing has taken; they may have asked for an answer."""
         self.covered_to = 0
         self.used = 0
         """How many tokens the last request and its answer took, in this epoch."""
@@ -127,19 +107,18 @@ class Context:
         """How many items those tokens are of."""
         self.kept = False
         """A compaction changed nothing, and no input was taken since."""
-        self.summary: ContextSummarised | None = None
+        self.summary: events.ContextSummarised | None = None
         self._given = {each.seq: each.event for each in given}
         self._first = 0
         self._step: _Step | None = None
-        self._held: list[tuple[int, str | None, Event]] = []
+        self._held: list[tuple[int, str | None, events.Event]] = []
         """Messages that others wrote while calls had no result: they stand after it."""
         self._cut_off: tuple[int, str | None] = (0, None)
         """Where the last run was interrupted, while nothing has come after it."""
         self._cuts: list[_Cut] = []
         self._late: list[tuple[int, str]] = []
-        self._summaries: dict[int, ContextSummarised | Unknown] = {}
+        self._summaries: dict[int, events.ContextSummarised | events.Unknown] = {}
         self._killed: dict[int, _Gone] = {}
-        self._unknown: set[int] = set()
         self._nth = 0
 
     def apply(self, recorded: Recorded) -> bool:
@@ -150,26 +129,21 @@ class Context:
         if step is None:
             return True
         event = recorded.event
-        if isinstance(event, Unknown):
+        if isinstance(event, events.Unknown):
             self._take_unknown(seq, recorded.kind)
             return True
-        return getattr(self, step)(seq, recorded.run, event) is not False
+        return step(self, seq, recorded.run, event) is not False
 
     def knows(self, seq: int) -> bool:
         """Whether the text of this input is here; otherwise give it with `know` before it is taken."""
-        return seq in self.waiting or seq in self._unknown
-
-    @property
-    def erased_inputs(self) -> set[int]:
-        """Messages of people that were erased and that nothing has taken; they may have asked for an answer."""
-        return self._unknown
+        return seq in self.waiting or seq in self.erased_inputs
 
     def know(self, recorded: Recorded) -> None:
         event = recorded.event
-        if isinstance(event, MessageUser):
+        if isinstance(event, events.MessageUser):
             self.waiting[recorded.seq] = event
         else:
-            self._unknown.add(recorded.seq)
+            self.erased_inputs.add(recorded.seq)
 
     def request(self, inputs: Sequence[int] = ()) -> list[Message]:
         """The messages of the next request, these inputs at its end."""
@@ -178,15 +152,10 @@ class Context:
     def end(self, inputs: Sequence[int]) -> list[Message]:
         """What the next request has after `items`: what `model.requested` will put there."""
         then = copy.copy(self)
-        then.items, then.waiting, then._unknown = [], dict(self.waiting), set(self._unknown)  # noqa: SLF001  (our own)
-        asked = ModelRequested(self.folded_to, "", "", 0.0, list(inputs))
-        then._requested(self.folded_to + 1, None, asked)  # noqa: SLF001
+        then.items, then.waiting, then.erased_inputs = [], dict(self.waiting), set(self.erased_inputs)
+        asked = events.ModelRequested(self.folded_to, "", "", 0.0, list(inputs))
+        then._model_requested(self.folded_to + 1, None, asked)  # noqa: SLF001  (our own)
         return [each.message for each in then.items]
-
-    @property
-    def open_step(self) -> int:
-        """Where the answer stands whose calls still have no result, or 0."""
-        return self._step.seq if self._step is not None else 0
 
     @property
     def unplaced(self) -> int:
@@ -200,16 +169,15 @@ class Context:
 
         Inputs are among them; their text is found again by the event that takes them.
         """
-        pending = (
-            [cut.seq for cut in self._cuts] + [at for at, _ in self._late] + [at for at, *_ in self._held]
-        )
-        found = [*pending, self.open_step or covers_to + 1]
+        found = [cut.seq for cut in self._cuts]
+        found += [at for at, _ in self._late] + [at for at, *_ in self._held]
+        if self._step is not None:
+            found.append(self._step.seq)
         for n, each in enumerate(self.items):
             if each.place > covers_to:
-                found += (
-                    *each.seqs,
-                    *(self.items[n - 1].seqs if n and each.message.role == "results" else ()),
-                )
+                found += each.seqs
+                if n and each.message.role == "results":
+                    found += self.items[n - 1].seqs
         return [seq for seq in found if seq <= covers_to]
 
     # -- placing ---------------------------------------------------------------------------------------------
@@ -220,12 +188,12 @@ class Context:
             place = max(place, self.items[-1].place)
         self.items.append(Placed(place, self._nth, seqs, message, person))
 
-    def _say(self, seq: int, run: str | None, event: Event, message: Message) -> None:
+    def _say(self, seq: int, run: str | None, event: events.Event, message: Message) -> None:
         """Put a message that nothing takes, but never between a call and its result."""
         if self._step is not None:
             self._held.append((seq, run, event))
         else:
-            self._put(seq, (seq,), message, person=isinstance(event, MessageUser))
+            self._put(seq, (seq,), message, person=isinstance(event, events.MessageUser))
 
     def _input(self, seq: int) -> Message:
         event = self.waiting.get(seq)
@@ -243,20 +211,20 @@ class Context:
             self._put(seq, tuple(at for at, _ in found), Message("results", parts))
         held, self._held = self._held, []
         for at, run, event in held:
-            getattr(self, _STEPS[event.kind])(at, run, event)
+            _STEPS[event.kind](self, at, run, event)
 
     # -- messages --------------------------------------------------------------------------------------------
 
-    def _user(self, seq: int, run: str | None, event: MessageUser) -> None:
+    def _message_user(self, seq: int, run: str | None, event: events.MessageUser) -> None:
         if event.ask:
             self.waiting[seq] = event
         else:
             self._say(seq, run, event, Message("user", tuple(event.parts)))
 
-    def _system(self, seq: int, run: str | None, event: MessageSystem) -> None:
+    def _message_system(self, seq: int, run: str | None, event: events.MessageSystem) -> None:
         self._say(seq, run, event, Message("system", tuple(event.parts)))
 
-    def _assistant(self, seq: int, run: str | None, event: MessageAssistant) -> None:
+    def _message_assistant(self, seq: int, run: str | None, event: events.MessageAssistant) -> None:
         if run is None and self._step is not None and self._step.run is not None:
             self._held.append((seq, run, event))
             return
@@ -271,7 +239,7 @@ class Context:
         if calls:
             self._step = _Step(seq, run, calls, {})
 
-    def _tool_message(self, seq: int, run: str | None, event: MessageTool) -> None:
+    def _message_tool(self, seq: int, run: str | None, event: events.MessageTool) -> None:
         """A result that was stored as a message, by a program of its own."""
         for part in event.parts:
             if isinstance(part, ToolResult):
@@ -281,7 +249,7 @@ class Context:
                     said = f"[{part.name or 'A tool'} answered:]\n{part.text}"
                     self._say(seq, run, event, Message("user", (Text(said),)))
 
-    def _finished(self, seq: int, _run: str | None, event: ToolFinished) -> None:
+    def _tool_finished(self, seq: int, _run: str | None, event: events.ToolFinished) -> None:
         if self._step is not None and self._step.seq == event.message:
             self._result(seq, event.call, event.text)
 
@@ -292,15 +260,15 @@ class Context:
         if len(step.results) == len({each.id for each in step.calls}):
             self._close_step(seq)
 
-    def _tool_late(self, seq: int, _run: str | None, event: ToolLate) -> None:
+    def _tool_late(self, seq: int, _run: str | None, event: events.ToolLate) -> None:
         self._late.append(
             (seq, f"[A tool call that had been given up has answered after all:]\n{event.text}")
         )
 
-    def _partial(self, seq: int, run: str | None, event: MessagePartial) -> None:
+    def _message_partial(self, seq: int, run: str | None, event: events.MessagePartial) -> None:
         self._cuts.append(_Cut(seq, run, text_of(event.parts), seq))
 
-    def _run_late(self, seq: int, run: str | None, event: RunLate) -> None:
+    def _run_late(self, seq: int, run: str | None, event: events.RunLate) -> None:
         known = [cut.since for cut in self._cuts if cut.run == run]
         if run == self._cut_off[1]:
             known.append(self._cut_off[0])
@@ -309,7 +277,7 @@ class Context:
 
     # -- runs and requests -----------------------------------------------------------------------------------
 
-    def _started(self, seq: int, _run: str | None, event: RunStarted) -> None:
+    def _run_started(self, seq: int, _run: str | None, event: events.RunStarted) -> None:
         if event.resumes is None:
             self._close_step(seq)
             texts: dict[str | None, tuple[int, str]] = {}
@@ -322,14 +290,14 @@ class Context:
         self._cuts, self._cut_off = [], (0, None)
         self._take(seq, event.inputs)
 
-    def _run_finished(self, seq: int, run: str | None, event: RunFinished) -> None:
+    def _run_finished(self, seq: int, run: str | None, event: events.RunFinished) -> None:
         self._cut_off = (seq, run) if event.outcome == "interrupted" else (0, None)
 
-    def _recalled(self, seq: int, _run: str | None, event: MemoryRecalled) -> None:
+    def _memory_recalled(self, seq: int, _run: str | None, event: events.MemoryRecalled) -> None:
         if words := fence("\n".join(event.texts.values())):
             self._put(seq, (seq,), Message("user", (Text(words),)))
 
-    def _requested(self, seq: int, _run: str | None, event: ModelRequested) -> None:
+    def _model_requested(self, seq: int, _run: str | None, event: events.ModelRequested) -> None:
         upto = event.folded_to
         since = [each for each in self.items if each.place > upto]  # it came while the request was on its way
         del self.items[len(self.items) - len(since) :]
@@ -347,11 +315,11 @@ class Context:
         for each in since:
             self._put(seq, each.seqs, each.message, person=each.person)
 
-    def _apart(self, held: list[tuple[int, str | None, Event]]) -> list[Placed]:
+    def _apart(self, held: list[tuple[int, str | None, events.Event]]) -> list[Placed]:
         """What these would be as items."""
         items, self.items = self.items, []
         for at, run, event in held:
-            getattr(self, _STEPS[event.kind])(at, run, event)
+            _STEPS[event.kind](self, at, run, event)
         apart, self.items = self.items, items
         return apart
 
@@ -360,31 +328,31 @@ class Context:
             self.kept = False
             self._put(place, (seq,), self._input(seq), person=seq in self.waiting)
             self.waiting.pop(seq, None)
-            self._unknown.discard(seq)
+            self.erased_inputs.discard(seq)
 
     # -- epochs ----------------------------------------------------------------------------------------------
 
-    def _opened(self, seq: int, _run: str | None, event: ContextOpened) -> None:
+    def _context_opened(self, seq: int, _run: str | None, event: events.ContextOpened) -> None:
         self.opened, self.epoch, self.used = event, seq, 0
         if event.trimmed_to:
             self.items = [_trimmed(each, event.trimmed_to) for each in self.items]
 
-    def _kept(self, _seq: int, _run: str | None, _event: ContextKept) -> None:
+    def _context_kept(self, _seq: int, _run: str | None, _event: events.ContextKept) -> None:
         self.kept = True
 
-    def _summarised(self, seq: int, _run: str | None, event: ContextSummarised) -> None:
+    def _context_summarised(self, seq: int, _run: str | None, event: events.ContextSummarised) -> None:
         self._summaries[seq] = event
 
-    def _compacted(self, seq: int, _run: str | None, event: ContextCompacted) -> None:
+    def _context_compacted(self, seq: int, _run: str | None, event: events.ContextCompacted) -> None:
         found = self._summaries.get(event.summary)
-        summary = found if isinstance(found, ContextSummarised) else None
+        summary = found if isinstance(found, events.ContextSummarised) else None
         kept = set(summary.kept) if summary is not None else set()
         before = [each for each in self.items if each.place <= event.covers_to]
         stays = [each for each in before if kept & set(each.seqs)]
         here = {each for item in self.items for each in item.seqs} | set(self.waiting)
         for each in sorted(kept - here):
             given = self._given.get(each)
-            if isinstance(given, MessageUser):
+            if isinstance(given, events.MessageUser):
                 self._nth += 1
                 stays.append(Placed(each, self._nth, (each,), Message("user", tuple(given.parts)), True))
         words = text_of(summary.parts) if summary is not None else ERASED
@@ -399,10 +367,10 @@ class Context:
 
     # -- edits -----------------------------------------------------------------------------------------------
 
-    def _rewound(self, seq: int, _run: str | None, event: ConversationRewound) -> None:
+    def _conversation_rewound(self, seq: int, _run: str | None, event: events.ConversationRewound) -> None:
         self._kill(seq, event.to)
 
-    def _cleared(self, seq: int, _run: str | None, _event: ConversationCleared) -> None:
+    def _conversation_cleared(self, seq: int, _run: str | None, _event: events.ConversationCleared) -> None:
         self._kill(seq, 0)
         self.opened = self.summary = None
         if seq == self._first:  # what it took away lies before the first event here
@@ -419,10 +387,8 @@ class Context:
             if each.message.role == "results" and stay and stay[-1] is self.items[n - 1]:
                 stay.append(_without(each, after, stay[-1].last))
         waiting = {seq: event for seq, event in self.waiting.items() if seq > after}
-        cuts, late = (
-            [cut for cut in self._cuts if cut.seq > after],
-            [each for each in self._late if each[0] > after],
-        )
+        cuts = [cut for cut in self._cuts if cut.seq > after]
+        late = [each for each in self._late if each[0] > after]
         self._killed[by] = _Gone(gone, waiting, cuts, late, self.covered_to)
         self.items = stay
         self.waiting = {seq: event for seq, event in self.waiting.items() if seq <= after}
@@ -432,7 +398,7 @@ class Context:
             self._cut_off = (0, None)
         self._edited(by)
 
-    def _restored(self, seq: int, _run: str | None, event: ConversationRestored) -> bool:
+    def _conversation_restored(self, seq: int, _run: str | None, event: events.ConversationRestored) -> bool:
         self._close_step(seq)
         self._edited(seq)
         gone = self._killed.pop(event.of, None)
@@ -457,7 +423,7 @@ class Context:
     def _edited(self, seq: int) -> None:
         self.epoch, self.used, self.kept = seq, 0, False
 
-    def _erased(self, seq: int, _run: str | None, _event: ContentErased) -> bool:
+    def _content_erased(self, seq: int, _run: str | None, _event: events.ContentErased) -> bool:
         """Erasure reaches everything derived, so it is folded anew from what is left in the store."""
         self.epoch = seq
         return False
@@ -466,34 +432,13 @@ class Context:
         """An erased event, or one of a later version: what its kind alone tells."""
         match kind:
             case "message.user":
-                self._unknown.add(seq)
+                self.erased_inputs.add(seq)
             case "message.assistant":
                 self._close_step(seq)
                 self._put(seq, (seq,), Message("assistant", (Text(ERASED),)))
 
 
-_STEPS: dict[str, str] = {
-    MessageUser.kind: "_user",
-    MessageSystem.kind: "_system",
-    MessageAssistant.kind: "_assistant",
-    MessageTool.kind: "_tool_message",
-    MessagePartial.kind: "_partial",
-    RunLate.kind: "_run_late",
-    ToolFinished.kind: "_finished",
-    ToolLate.kind: "_tool_late",
-    RunStarted.kind: "_started",
-    RunFinished.kind: "_run_finished",
-    MemoryRecalled.kind: "_recalled",
-    ModelRequested.kind: "_requested",
-    ContextOpened.kind: "_opened",
-    ContextKept.kind: "_kept",
-    ContextSummarised.kind: "_summarised",
-    ContextCompacted.kind: "_compacted",
-    ConversationRewound.kind: "_rewound",
-    ConversationCleared.kind: "_cleared",
-    ConversationRestored.kind: "_restored",
-    ContentErased.kind: "_erased",
-}
+_STEPS = steps_of(Context)
 
 
 def fenced(summary: str) -> str:

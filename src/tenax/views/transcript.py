@@ -13,37 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from tenax.events import (
-    ApprovalAnswered,
-    ApprovalAsked,
-    ContentErased,
-    ContextKept,
-    ContextSummarised,
-    ConversationCleared,
-    ConversationRestored,
-    ConversationRewound,
-    Event,
-    FilesChanged,
-    MemoryNoted,
-    MessageAssistant,
-    MessagePartial,
-    MessageSystem,
-    MessageTool,
-    MessageUser,
-    ModelFailed,
-    ModelRequested,
-    ReplyDelta,
-    RunFinished,
-    RunLate,
-    RunRecovered,
-    RunStarted,
-    ToolFinished,
-    ToolHanded,
-    ToolLate,
-    ToolStarted,
-    Unknown,
-)
+from tenax import events
 from tenax.parts import Reasoning, ToolCall, ToolResult, text_of
+from tenax.views import steps_of
 
 if TYPE_CHECKING:
     from tenax.journal.base import Recorded
@@ -146,13 +118,13 @@ class Transcript:
         """Take one event in, and say what changes."""
         self._changes = []
         event = recorded.event
-        if isinstance(event, Unknown):
+        if isinstance(event, events.Unknown):
             if recorded.erased and (role := _ROLES.get(recorded.kind)):
                 self._put(recorded, str(recorded.seq), kind=role, erased=True)
             return self._changes
-        step = _STEPS.get(type(event))
+        step = _STEPS.get(recorded.kind)
         if step is not None:
-            getattr(self, step)(recorded, event)
+            step(self, recorded, event)
         return self._changes
 
     # -- changing rows ---------------------------------------------------------------------------------------
@@ -180,20 +152,17 @@ class Transcript:
 
     # -- messages --------------------------------------------------------------------------------------------
 
-    def _user(self, recorded: Recorded, event: MessageUser) -> None:
+    def _message_user(self, recorded: Recorded, event: events.MessageUser) -> None:
         seq = recorded.seq
-        state = (
-            {"queue": "queued", "interrupt": "queued", "steer": "steering"}[event.how] if event.ask else ""
-        )
+        state = ("steering" if event.how == "steer" else "queued") if event.ask else ""
         key = (_END, 0, seq) if event.ask else (seq, 0, 0)
-        author = "" if not event.system else "system"
         self._put(recorded, str(seq), kind="user", key=key, text=text_of(event.parts), state=state,
-                  author=event.author or author, parts=_others(event.parts))  # fmt: skip
+                  author=event.author or ("system" if event.system else ""), parts=_others(event.parts))  # fmt: skip
 
-    def _system(self, recorded: Recorded, event: MessageSystem) -> None:
+    def _message_system(self, recorded: Recorded, event: events.MessageSystem) -> None:
         self._put(recorded, str(recorded.seq), kind="system", text=text_of(event.parts))
 
-    def _tool_message(self, recorded: Recorded, event: MessageTool) -> None:
+    def _message_tool(self, recorded: Recorded, event: events.MessageTool) -> None:
         names = [part.name for part in event.parts if isinstance(part, ToolResult)]
         self._put(recorded, str(recorded.seq), kind="tool", text=text_of(event.parts), state="done",
                   name=names[0] if names else "")  # fmt: skip
@@ -202,7 +171,7 @@ class Transcript:
         for n, seq in enumerate(inputs):
             self._alter(str(seq), key=(place, -1, n), state="")
 
-    def _requested(self, recorded: Recorded, event: ModelRequested) -> None:
+    def _model_requested(self, recorded: Recorded, event: events.ModelRequested) -> None:
         self._requests[recorded.seq] = (recorded.run, event.model)
         self._take(recorded.seq, event.inputs)
         for name in self._runs_rows.get(recorded.run or "", ()):
@@ -210,7 +179,7 @@ class Transcript:
             if row is not None and row.state == "retrying":
                 self._drop(name)
 
-    def _delta(self, recorded: Recorded, event: ReplyDelta) -> None:
+    def _reply_delta(self, recorded: Recorded, event: events.ReplyDelta) -> None:
         name = str(event.request)
         row = self._rows.get(name)
         run, model = self._requests.get(event.request, (None, ""))
@@ -222,74 +191,68 @@ class Transcript:
             self._rows[name] = msgspec.structs.replace(row, text=row.text + event.text)
             self._changes.append(Grow(name, event.offset, event.text))
 
-    def _assistant(self, recorded: Recorded, event: MessageAssistant) -> None:
+    def _message_assistant(self, recorded: Recorded, event: events.MessageAssistant) -> None:
         place = event.request or recorded.seq
+        thought = "\n".join(part.text for part in event.parts if isinstance(part, Reasoning))
         self._put(recorded, str(place), kind="assistant", key=(place, 0, 0), text=text_of(event.parts),
-                  run=recorded.run, thought=_thought(event), parts=_others(event.parts), model=event.model)  # fmt: skip
+                  run=recorded.run, thought=thought, parts=_others(event.parts), model=event.model)  # fmt: skip
         for n, part in enumerate(event.parts):
             if isinstance(part, ToolCall):
                 self._put(recorded, f"{recorded.seq}:{part.id}", kind="tool", key=(place, 1, n), state="waiting",
                           run=recorded.run, name=part.name, arguments=part.arguments)  # fmt: skip
 
-    def _partial(self, recorded: Recorded, event: MessagePartial) -> None:
+    def _message_partial(self, recorded: Recorded, event: events.MessagePartial) -> None:
         self._put(recorded, str(event.request), kind="assistant", key=(event.request, 0, 0), state="cut",
                   run=recorded.run, text=text_of(event.parts),
                   model=self._requests.get(event.request, (None, ""))[1])  # fmt: skip
 
-    def _summary(self, recorded: Recorded, event: ContextSummarised) -> None:
+    def _context_summarised(self, recorded: Recorded, event: events.ContextSummarised) -> None:
         self._put(recorded, str(recorded.seq), kind="summary", text=text_of(event.parts))
 
     # -- tools -----------------------------------------------------------------------------------------------
 
-    def _asked(self, _recorded: Recorded, event: ApprovalAsked) -> None:
+    def _approval_asked(self, _recorded: Recorded, event: events.ApprovalAsked) -> None:
         self._alter(f"{event.message}:{event.call}", state="asks", touches=event.touches)
 
-    def _answered(self, _recorded: Recorded, event: ApprovalAnswered) -> None:
+    def _approval_answered(self, _recorded: Recorded, event: events.ApprovalAnswered) -> None:
         name = f"{event.message}:{event.call}"
         row = self._rows.get(name)
         if row is not None and row.state == "asks":
             self._alter(name, state="denied" if event.answer == "no" else "approved")
 
-    def _tool_started(self, _recorded: Recorded, event: ToolStarted) -> None:
+    def _tool_started(self, _recorded: Recorded, event: events.ToolStarted) -> None:
         self._alter(f"{event.message}:{event.call}", state="running")
 
-    def _tool_handed(self, _recorded: Recorded, event: ToolHanded) -> None:
+    def _tool_handed(self, _recorded: Recorded, event: events.ToolHanded) -> None:
         self._alter(f"{event.message}:{event.call}", child=event.conversation, child_asks=event.asks)
 
-    def _tool_finished(self, recorded: Recorded, event: ToolFinished) -> None:
+    def _tool_finished(self, recorded: Recorded, event: events.ToolFinished) -> None:
         self._adds[recorded.seq] = f"{event.message}:{event.call}"
         self._alter(f"{event.message}:{event.call}", state=event.outcome, text=event.text, child_asks=False)
 
-    def _tool_late(self, recorded: Recorded, event: ToolLate) -> None:
+    def _tool_late(self, recorded: Recorded, event: events.ToolLate) -> None:
         self._adds[recorded.seq] = f"{event.message}:{event.call}"
         self._alter(f"{event.message}:{event.call}", state=event.outcome, text=event.text, late=True)
 
     # -- runs ------------------------------------------------------------------------------------------------
 
-    def _started(self, recorded: Recorded, event: RunStarted) -> None:
+    def _run_started(self, recorded: Recorded, event: events.RunStarted) -> None:
         self._run = recorded.run
         self._take(recorded.seq, event.inputs)
         if event.resumes is not None and recorded.run is not None:
             self._resumes[recorded.run] = event.resumes
             self._alter(_marker(event.resumes), state="resumed")
 
-    def _failed(self, recorded: Recorded, event: ModelFailed) -> None:
+    def _model_failed(self, recorded: Recorded, event: events.ModelFailed) -> None:
         if event.wait is not None:
-            self._put(
-                recorded,
-                str(recorded.seq),
-                kind="notice",
-                text=event.message,
-                state="retrying",
-                run=recorded.run,
-            )
+            self._put(recorded, str(recorded.seq), kind="notice", text=event.message, state="retrying",
+                      run=recorded.run)  # fmt: skip
 
-    def _run_finished(self, recorded: Recorded, event: RunFinished) -> None:
+    def _run_finished(self, recorded: Recorded, event: events.RunFinished) -> None:
         run = recorded.run or ""
         self._finished[run] = recorded.seq
-        for name in self._runs_rows.get(
-            run, ()
-        ):  # what came late and before this stands above the marker too
+        # What came late and before this stands above the marker too.
+        for name in self._runs_rows.get(run, ()):
             if (row := self._rows.get(name)) is not None and row.late and row.key[1] < 0:
                 self._alter(name, key=(recorded.seq, -1, row.key[2]))
         if self._run == run:
@@ -301,16 +264,15 @@ class Transcript:
                 recorded, _marker(run), kind="marker", state=states[event.outcome], text=event.why, run=run
             )
             return
-        while (
-            run := self._resumes.get(run, "")
-        ) != "":  # it answered: what the earlier attempts wrote is folded away
+        # It answered: what the earlier attempts wrote is folded away.
+        while run := self._resumes.get(run, ""):
             self._answered_for.add(run)
             for name in self._runs_rows.get(run, ()):
                 row = self._rows.get(name)
                 if row is not None and row.kind == "assistant" and row.state == "cut":
                     self._alter(name, state="earlier")
 
-    def _run_late(self, recorded: Recorded, event: RunLate) -> None:
+    def _run_late(self, recorded: Recorded, event: events.RunLate) -> None:
         run = recorded.run or ""
         key = (self._finished.get(run, recorded.seq), -1, event.index)
         text, name = str(event.payload.get("text", "")), f"{run}:{event.index}"
@@ -339,20 +301,20 @@ class Transcript:
                         self._alter(row.id, state="failed" if failed else "done", text=text)
                         return
 
-    def _recovered(self, recorded: Recorded, event: RunRecovered) -> None:
+    def _run_recovered(self, recorded: Recorded, event: events.RunRecovered) -> None:
         self._alter(_marker(recorded.run or ""), state=event.state)
 
-    def _kept(self, recorded: Recorded, event: ContextKept) -> None:
+    def _context_kept(self, recorded: Recorded, event: events.ContextKept) -> None:
         self._put(recorded, str(recorded.seq), kind="notice", text=event.why)
 
-    def _noted(self, recorded: Recorded, event: MemoryNoted) -> None:
+    def _memory_noted(self, recorded: Recorded, event: events.MemoryNoted) -> None:
         if event.action == "undone":
             self._alter(str(event.of), state="undone")
             return
         self._put(recorded, str(recorded.seq), kind="memory", text=event.text, action=event.action, by=event.by,
                   fact=event.fact, version=event.version)  # fmt: skip
 
-    def _files(self, recorded: Recorded, event: FilesChanged) -> None:
+    def _files_changed(self, recorded: Recorded, event: events.FilesChanged) -> None:
         """One row a turn. What is put back is a row of its own, and so can be put back itself."""
         run = recorded.run or ""
         of = str(recorded.seq) if event.undoes else self._first(run)
@@ -381,10 +343,10 @@ class Transcript:
 
     # -- edits -----------------------------------------------------------------------------------------------
 
-    def _rewound(self, recorded: Recorded, event: ConversationRewound) -> None:
+    def _conversation_rewound(self, recorded: Recorded, event: events.ConversationRewound) -> None:
         self._kill(recorded.seq, event.to)
 
-    def _cleared(self, recorded: Recorded, _event: ConversationCleared) -> None:
+    def _conversation_cleared(self, recorded: Recorded, _event: events.ConversationCleared) -> None:
         self._kill(recorded.seq, 0)
 
     def _kill(self, by: int, after: int) -> None:
@@ -393,11 +355,11 @@ class Transcript:
         for name in gone:
             self._drop(name)
 
-    def _restored(self, _recorded: Recorded, event: ConversationRestored) -> None:
+    def _conversation_restored(self, _recorded: Recorded, event: events.ConversationRestored) -> None:
         for row in self._killed.pop(event.of, {}).values():
             self._set(row)
 
-    def _erased(self, _recorded: Recorded, event: ContentErased) -> None:
+    def _content_erased(self, _recorded: Recorded, event: events.ContentErased) -> None:
         seqs = set(event.seqs)
         names = {name for name, seq in self._seqs.items() if seq in seqs}
         names |= {name for seq, name in self._adds.items() if seq in seqs}
@@ -426,39 +388,8 @@ def _marker(run: str) -> str:
     return f"marker:{run}"
 
 
-def _thought(event: MessageAssistant) -> str:
-    return "\n".join(part.text for part in event.parts if isinstance(part, Reasoning))
-
-
 def _others(parts: list[Any]) -> tuple[Any, ...]:
     return tuple(part for part in parts if hasattr(part, "blob"))
 
 
-_STEPS: dict[type[Event], str] = {
-    MessageUser: "_user",
-    MessageSystem: "_system",
-    MessageAssistant: "_assistant",
-    MessageTool: "_tool_message",
-    MessagePartial: "_partial",
-    ReplyDelta: "_delta",
-    ContextSummarised: "_summary",
-    ContextKept: "_kept",
-    MemoryNoted: "_noted",
-    FilesChanged: "_files",
-    ModelRequested: "_requested",
-    ModelFailed: "_failed",
-    ApprovalAsked: "_asked",
-    ApprovalAnswered: "_answered",
-    ToolStarted: "_tool_started",
-    ToolHanded: "_tool_handed",
-    ToolFinished: "_tool_finished",
-    ToolLate: "_tool_late",
-    RunStarted: "_started",
-    RunFinished: "_run_finished",
-    RunLate: "_run_late",
-    RunRecovered: "_recovered",
-    ConversationRewound: "_rewound",
-    ConversationCleared: "_cleared",
-    ConversationRestored: "_restored",
-    ContentErased: "_erased",
-}
+_STEPS = steps_of(Transcript)

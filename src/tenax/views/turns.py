@@ -10,29 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from tenax.events import (
-    ApprovalAnswered,
-    ApprovalAsked,
-    ContextCompacted,
-    ConversationCleared,
-    ConversationRestored,
-    ConversationRewound,
-    MessageAssistant,
-    MessagePartial,
-    MessageUser,
-    ModelFailed,
-    ModelRequested,
-    ReplyDelta,
-    RunFinished,
-    RunStarted,
-    RunStop,
-    ToolFinished,
-    ToolHanded,
-    ToolLate,
-    ToolStarted,
-    Unknown,
-)
+from tenax import events
 from tenax.parts import ToolCall
+from tenax.views import steps_of
 
 if TYPE_CHECKING:
     from tenax.journal.base import Recorded
@@ -44,10 +24,10 @@ class OpenCall(msgspec.Struct):
     """A call of the last answer that has no outcome yet."""
 
     call: ToolCall
-    asked: ApprovalAsked | None = None
-    answered: ApprovalAnswered | None = None
-    started: ToolStarted | None = None
-    handed: ToolHanded | None = None
+    asked: events.ApprovalAsked | None = None
+    answered: events.ApprovalAnswered | None = None
+    started: events.ToolStarted | None = None
+    handed: events.ToolHanded | None = None
     """It goes on in another conversation."""
     handed_at: int = 0
     finished: bool = False
@@ -69,7 +49,7 @@ class OpenRun(msgspec.Struct):
 
     id: str
     seq: int
-    started: RunStarted
+    started: events.RunStarted
     inputs: list[int]
     request: int = 0
     """The request that has no answer yet, or 0."""
@@ -89,27 +69,31 @@ class OpenRun(msgspec.Struct):
     """The seq of its end."""
 
     @property
+    def open(self) -> list[OpenCall]:
+        """Calls of its last answer that have no outcome yet."""
+        return self.step.open if self.step is not None else []
+
+    @property
     def waits(self) -> list[OpenCall]:
         """Calls that wait for a person."""
-        return [each for each in self.step.open if each.asked and not each.answered] if self.step else []
+        return [each for each in self.open if each.asked and not each.answered]
 
     @property
     def handed(self) -> list[OpenCall]:
         """Calls that go on in other conversations."""
-        return [each for each in self.step.open if each.handed] if self.step else []
+        return [each for each in self.open if each.handed]
 
     @property
     def at_rest(self) -> bool:
         """Nothing of it is under way here: no request, and no call but those that go on elsewhere."""
-        calls = self.step.open if self.step else []
-        return not self.request and not any(each.started and not each.handed for each in calls)
+        return not self.request and not any(each.started and not each.handed for each in self.open)
 
 
 class Turns:
     """The fold."""
 
     def __init__(self) -> None:
-        self.waiting: dict[int, MessageUser] = {}
+        self.waiting: dict[int, events.MessageUser] = {}
         self.run: OpenRun | None = None
         self.last: OpenRun | None = None
         """The run that finished last."""
@@ -118,15 +102,15 @@ class Turns:
         """Tools that the person allowed for this conversation."""
         self.newest_person = 0
         """The last input of a person."""
-        self._killed: dict[int, dict[int, MessageUser]] = {}
+        self._killed: dict[int, dict[int, events.MessageUser]] = {}
 
     def apply(self, recorded: Recorded) -> None:
         step = _STEPS.get(recorded.kind)
         if step is None:
             return
         event = recorded.event
-        if not isinstance(event, Unknown):
-            getattr(self, step)(recorded, event)
+        if not isinstance(event, events.Unknown):
+            step(self, recorded, event)
         elif recorded.kind in _OF_A_STEP and (run := self._of(recorded)) is not None:
             run.step = None  # erased: which call it was is not known, and none of them is made a second time
 
@@ -148,13 +132,13 @@ class Turns:
         """The interrupted run that one could go on with: nothing has come after it."""
         return self.last if self.run is None and self.last and self.last.finished == "interrupted" else None
 
-    def _user(self, recorded: Recorded, event: MessageUser) -> None:
+    def _message_user(self, recorded: Recorded, event: events.MessageUser) -> None:
         if event.ask:
             self.waiting[recorded.seq] = event
             if not event.system:
                 self.newest_person = recorded.seq
 
-    def _started(self, recorded: Recorded, event: RunStarted) -> None:
+    def _run_started(self, recorded: Recorded, event: events.RunStarted) -> None:
         run = OpenRun(recorded.run or "", recorded.seq, event, list(event.inputs))
         before = self.runs.get(event.resumes or "")
         if before is not None:
@@ -170,7 +154,7 @@ class Turns:
     def _of(self, recorded: Recorded) -> OpenRun | None:
         return self.runs.get(recorded.run or "")
 
-    def _requested(self, recorded: Recorded, event: ModelRequested) -> None:
+    def _model_requested(self, recorded: Recorded, event: events.ModelRequested) -> None:
         self._take(event.inputs)
         if (run := self._of(recorded)) is not None:
             run.request, run.said = recorded.seq, ""
@@ -178,16 +162,18 @@ class Turns:
             run.answered = False
             run.inputs += event.inputs
 
-    def _delta(self, recorded: Recorded, event: ReplyDelta) -> None:
+    def _reply_delta(self, recorded: Recorded, event: events.ReplyDelta) -> None:
         run = self._of(recorded) or self.run
         if run is not None and run.request == event.request and event.offset == len(run.said):
             run.said += event.text
 
-    def _failed(self, recorded: Recorded, event: ModelFailed) -> None:
+    def _model_failed(self, recorded: Recorded, event: events.ModelFailed | events.MessagePartial) -> None:
         if (run := self._of(recorded)) is not None and run.request == event.request:
             run.request = 0
 
-    def _assistant(self, recorded: Recorded, event: MessageAssistant) -> None:
+    _message_partial = _model_failed
+
+    def _message_assistant(self, recorded: Recorded, event: events.MessageAssistant) -> None:
         run = self._of(recorded)
         if run is None:
             return
@@ -196,45 +182,43 @@ class Turns:
         run.answered = not calls
         run.step = Step(recorded.seq, {call.id: OpenCall(call) for call in calls}) if calls else None
 
-    def _partial(self, recorded: Recorded, event: MessagePartial) -> None:
-        if (run := self._of(recorded)) is not None and run.request == event.request:
-            run.request = 0
-
     def _call(self, recorded: Recorded, message: int, call: str) -> OpenCall | None:
         run = self._of(recorded) or self.run
         step = run.step if run is not None else None
         return step.calls.get(call) if step is not None and step.message == message else None
 
-    def _asked(self, recorded: Recorded, event: ApprovalAsked) -> None:
+    def _approval_asked(self, recorded: Recorded, event: events.ApprovalAsked) -> None:
         if (call := self._call(recorded, event.message, event.call)) is not None:
             call.asked = event
 
-    def _answered(self, recorded: Recorded, event: ApprovalAnswered) -> None:
+    def _approval_answered(self, recorded: Recorded, event: events.ApprovalAnswered) -> None:
         call = self._call(recorded, event.message, event.call)
         if call is not None and call.answered is None:
             call.answered = event
             if event.answer == "conversation":
                 self.allowed.add(call.call.name)
 
-    def _tool_started(self, recorded: Recorded, event: ToolStarted) -> None:
+    def _tool_started(self, recorded: Recorded, event: events.ToolStarted) -> None:
         if (call := self._call(recorded, event.message, event.call)) is not None:
             call.started = event
 
-    def _tool_handed(self, recorded: Recorded, event: ToolHanded) -> None:
+    def _tool_handed(self, recorded: Recorded, event: events.ToolHanded) -> None:
         call, run = self._call(recorded, event.message, event.call), self._of(recorded)
         if call is not None and run is not None:
             run.delegated += call.handed is None
             call.handed, call.handed_at = event, recorded.at
 
-    def _tool_finished(self, recorded: Recorded, event: ToolFinished | ToolLate) -> None:
+    def _tool_finished(self, recorded: Recorded, event: events.ToolFinished | events.ToolLate) -> None:
         if (call := self._call(recorded, event.message, event.call)) is not None:
             call.finished = True
 
-    def _stop(self, recorded: Recorded, _event: RunStop) -> None:
+    _tool_late = _tool_finished
+
+    def _run_stop(self, recorded: Recorded, _event: events.RunStop) -> None:
         if self.run is not None and recorded.run in {None, self.run.id}:
             self.run.stop = True
 
-    def _finished(self, recorded: Recorded, event: RunFinished) -> None:
+    def _run_finished(self, recorded: Recorded, event: events.RunFinished) -> None:
         run = self._of(recorded)
         if run is not None:
             run.finished, run.finished_at, run.ended = event.outcome, recorded.at, recorded.seq
@@ -243,14 +227,14 @@ class Turns:
             if self.run is run:
                 self.run = None
 
-    def _compacted(self, _recorded: Recorded, event: ContextCompacted) -> None:
+    def _context_compacted(self, _recorded: Recorded, event: events.ContextCompacted) -> None:
         if self.last is not None and self.last.ended <= event.covers_to:
             self.last = None
 
-    def _rewound(self, recorded: Recorded, event: ConversationRewound) -> None:
+    def _conversation_rewound(self, recorded: Recorded, event: events.ConversationRewound) -> None:
         self._kill(recorded.seq, event.to)
 
-    def _cleared(self, recorded: Recorded, _event: ConversationCleared) -> None:
+    def _conversation_cleared(self, recorded: Recorded, _event: events.ConversationCleared) -> None:
         self._kill(recorded.seq, 0)
 
     def _kill(self, by: int, after: int) -> None:
@@ -259,30 +243,10 @@ class Turns:
         self.waiting = {seq: each for seq, each in self.waiting.items() if seq <= after}
         self.last = None
 
-    def _restored(self, _recorded: Recorded, event: ConversationRestored) -> None:
+    def _conversation_restored(self, _recorded: Recorded, event: events.ConversationRestored) -> None:
         self.waiting = dict(sorted({**self.waiting, **self._killed.pop(event.of, {})}.items()))
         self.last = None
 
 
-_OF_A_STEP = frozenset({MessageAssistant.kind, ToolFinished.kind, ToolLate.kind})
-_STEPS: dict[str, str] = {
-    MessageUser.kind: "_user",
-    RunStarted.kind: "_started",
-    ModelRequested.kind: "_requested",
-    ReplyDelta.kind: "_delta",
-    ModelFailed.kind: "_failed",
-    MessageAssistant.kind: "_assistant",
-    MessagePartial.kind: "_partial",
-    ApprovalAsked.kind: "_asked",
-    ApprovalAnswered.kind: "_answered",
-    ToolStarted.kind: "_tool_started",
-    ToolHanded.kind: "_tool_handed",
-    ToolFinished.kind: "_tool_finished",
-    ToolLate.kind: "_tool_finished",
-    RunStop.kind: "_stop",
-    RunFinished.kind: "_finished",
-    ContextCompacted.kind: "_compacted",
-    ConversationRestored.kind: "_restored",
-    ConversationRewound.kind: "_rewound",
-    ConversationCleared.kind: "_cleared",
-}
+_OF_A_STEP = frozenset({events.MessageAssistant.kind, events.ToolFinished.kind, events.ToolLate.kind})
+_STEPS = steps_of(Turns)

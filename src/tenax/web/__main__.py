@@ -15,27 +15,18 @@ import socket
 import sys
 from collections.abc import Iterator
 from logging.handlers import RotatingFileHandler
-from pathlib import Path
 
 import msgspec
 import uvicorn
 
 from tenax.cli.frame import leave
+from tenax.cli.serve import Ready, links_of, log_file
 from tenax.config import Config, load
 from tenax.errors import TenaxError
 from tenax.web.app import application
 from tenax.web.house import House
-from tenax.web.links import Links
 
 _LOG_BYTES = 5_000_000
-
-
-class Ready(msgspec.Struct, omit_defaults=True):
-    """The one line that the parent reads."""
-
-    ok: bool
-    error: str = ""
-    hint: str = ""
 
 
 class _Server(uvicorn.Server):
@@ -61,7 +52,7 @@ def main(descriptor: int, profile: str | None) -> int:
 
 
 async def _serve(config: Config, descriptor: int, profile: str | None) -> int:
-    house = House(config, Links(config.places.state / "web"), lambda: load(os.environ, profile=profile))
+    house = House(config, links_of(config), lambda: load(os.environ, profile=profile))
     server = _Server(
         uvicorn.Config(
             application(house),
@@ -106,13 +97,9 @@ def _say(ready: Ready) -> None:
         sys.stdout.flush()
 
 
-def _log_file(config: Config) -> Path:
-    return config.places.state / "log" / "tenax.log"
-
-
 def _log_to(config: Config) -> None:
     """Into a file that only the person can read: nobody reads a server's stderr, and it may be a terminal."""
-    file = _log_file(config)
+    file = log_file(config)
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file.touch(mode=0o600)

@@ -1,27 +1,32 @@
 """Endpoints as plain functions, from whose signatures both the routes and the OpenAPI page are made.
 
-`call` is the request; a parameter named in the path is taken from there, `body` is the JSON body (or bytes), `key` the
-Idempotency-Key, and whatever else there is comes from the query. So what is documented is what is parsed.
+`call` is the request, `runtime` that of the user who asks; a parameter named in the path is taken from there, `body` is
+the JSON body (or bytes), `key` the Idempotency-Key, and whatever else there is comes from the query. So what is
+documented is what is parsed.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from importlib import metadata
-from typing import Any, Final, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from tenax.attachments import BYTES_MAX
-from tenax.errors import InvalidInput, TenaxError, TooLarge
+from tenax.errors import InvalidInput, TooLarge
+from tenax.web.house import owner_only, runtime_of
 from tenax.web.problems import Problem, answer_to, problem
 
-__all__ = ["BODY_BYTES_MAX", "Endpoint", "endpoint", "openapi"]
+__all__ = ["BODY_BYTES_MAX", "Endpoint", "Id", "endpoint", "openapi"]
 
+Id = Annotated[str, Meta(min_length=1, max_length=128)]
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 _KEY: Final = "Idempotency-Key"
 _KEY_CHARS_MAX: Final = 200
@@ -46,18 +51,27 @@ class Endpoint:
     """One thing that can be asked of the server."""
 
     def __init__(
-        self, method: str, path: str, status: int, handler: Callable[..., Awaitable[Any]], *, public: bool
+        self,
+        method: str,
+        path: str,
+        status: int,
+        handler: Callable[..., Awaitable[Any]],
+        *,
+        public: bool,
+        owner: bool,
     ) -> None:
         self.method = method
         self.path = path
         self.status = status
         self.public = public
+        self._owner = owner
         self.about = inspect.getdoc(handler) or ""
         self.name = handler.__name__
         hints = get_type_hints(handler)
         self.answer: Any = hints.pop("return")
         self.body: Any = hints.pop("body", None)
-        hints.pop("call")
+        self._needs_call = hints.pop("call", None) is not None
+        self._needs_runtime = hints.pop("runtime", None) is not None
         self.needs_key = hints.pop("key", None) is not None
         self.in_path = {name: kind for name, kind in hints.items() if f"{{{name}}}" in path}
         self.in_query = {name: kind for name, kind in hints.items() if name not in self.in_path}
@@ -74,10 +88,7 @@ class Endpoint:
 
     async def _serve(self, request: Request) -> Response:
         try:
-            given = await self._arguments(request)
-            found = await self._handler(request, **given)
-        except TenaxError as error:
-            return answer_to(error)
+            found = await self._handler(**await self._arguments(request))
         except ClientDisconnect:
             return problem(400, "Gone", "The request was not sent to its end.")
         except Exception as error:  # noqa: BLE001  (the one place where a request's surprise ends)
@@ -104,18 +115,20 @@ class Endpoint:
             given["key"] = _idempotency_key(request)
         if self.body is not None:
             given["body"] = await _body(request, self.body)
+        if self._owner:
+            owner_only(request)
+        if self._needs_call:
+            given["call"] = request
+        if self._needs_runtime:
+            given["runtime"] = await runtime_of(request)
         return given
 
 
 def endpoint(
-    method: str, path: str, status: int = 200, *, public: bool = False
+    method: str, path: str, status: int = 200, *, public: bool = False, owner: bool = False
 ) -> Callable[[Callable[..., Awaitable[Any]]], Endpoint]:
-    """Make an endpoint of a function. `public` ones need no cookie."""
-
-    def made(handler: Callable[..., Awaitable[Any]]) -> Endpoint:
-        return Endpoint(method, path, status, handler, public=public)
-
-    return made
+    """Make an endpoint of a function. `public` ones need no cookie, `owner` ones that of whose Tenax it is."""
+    return partial(Endpoint, method, path, status, public=public, owner=owner)
 
 
 def _converted(name: str, value: str, kind: Any) -> Any:  # noqa: ANN401  (whatever the parameter is)
@@ -186,11 +199,16 @@ def openapi(found: Sequence[Endpoint]) -> dict[str, Any]:
 
 def _described(each: Endpoint, by_kind: dict[str, Any]) -> dict[str, Any]:
     parameters = [
-        {"name": name, "in": "path", "required": True, "schema": _schema(kind)}
+        {"name": name, "in": "path", "required": True, "schema": msgspec.json.schema(kind)}
         for name, kind in each.in_path.items()
     ]
     parameters += [
-        {"name": name, "in": "query", "required": name not in each.defaults, "schema": _schema(kind)}
+        {
+            "name": name,
+            "in": "query",
+            "required": name not in each.defaults,
+            "schema": msgspec.json.schema(kind),
+        }
         for name, kind in each.in_query.items()
     ]
     if each.needs_key:
@@ -216,7 +234,3 @@ def _described(each: Endpoint, by_kind: dict[str, Any]) -> dict[str, Any]:
         content = {"application/json": {"schema": by_kind[str(each.body)]}}
         described["requestBody"] = {"required": True, "content": content}
     return described
-
-
-def _schema(kind: Any) -> dict[str, Any]:  # noqa: ANN401  (whatever the parameter is)
-    return dict(msgspec.json.schema(kind))

@@ -31,26 +31,14 @@ from tenax.web import (
 )
 from tenax.web.api import Endpoint, endpoint, openapi
 from tenax.web.guard import Guard
-from tenax.web.house import House
+from tenax.web.house import House, house_of
 from tenax.web.links import COOKIE_SECONDS
 from tenax.web.problems import problem
 
 __all__ = ["application", "endpoints"]
 
 PAGE: Final = Path(__file__).with_name("page")
-_RESOURCES: Final = (
-    attachments,
-    changes,
-    conversations,
-    mcp,
-    memory,
-    rules,
-    schedules,
-    search,
-    setup,
-    stream,
-    tour,
-)
+_RESOURCES = (attachments, changes, conversations, mcp, memory, rules, schedules, search, setup, stream, tour)
 _NO_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tenax</title>
 <main><h1>The page is not built</h1><p>Run <code>make page</code> in the repository, and reload.</p></main></html>"""
 _USED: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tenax</title>
@@ -72,7 +60,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 @endpoint("GET", "/api/health", public=True)
-async def health(call: Request) -> Health:  # noqa: ARG001  (an endpoint's signature)
+async def health() -> Health:
     """Whether the server answers."""
     return Health(ok=True, version=metadata.version("tenax"))
 
@@ -84,7 +72,7 @@ async def describe(_call: Request) -> Response:
 
 async def follow_link(call: Request) -> Response:
     """A code becomes a cookie. Where it leads is a path of ours, never another site."""
-    house: House = call.app.state.house
+    house = house_of(call)
     cookie = house.links.use(call.query_params.get("code", ""))
     to = call.query_params.get("to", "/")
     if not to.startswith("/") or to.startswith(("//", "/\\")):
@@ -141,8 +129,8 @@ def application(house: House) -> Starlette:
         Route("/tour", tour.open_tour),
         Mount("/assets", GZipMiddleware(_Assets(directory=PAGE / "assets", check_dir=False))),
         *(Route(path, page) for path in ("/", "/setup", "/memory", "/c/{id}")),
+        Route("/third-party.txt", notice),
     ]
-    routes.append(Route("/third-party.txt", notice))
     app = Starlette(
         routes=routes,
         exception_handlers={404: not_found, 405: not_allowed},

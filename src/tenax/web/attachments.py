@@ -10,13 +10,12 @@ from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta
-from starlette.requests import Request
 from starlette.responses import Response
 
 from tenax.attachments import COUNT_MAX, clean_name
 from tenax.parts import File, Image
-from tenax.web.api import endpoint
-from tenax.web.house import runtime_of
+from tenax.runtime import Runtime
+from tenax.web.api import Id, endpoint
 from tenax.web.problems import problem
 
 __all__ = ["Named", "Names"]
@@ -24,7 +23,6 @@ __all__ = ["Named", "Names"]
 _SANDBOX: Final = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
 Hash = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Name = Annotated[str, Meta(max_length=1000)]
-Id = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,16 +45,16 @@ class Put(msgspec.Struct, frozen=True):
 
 
 @endpoint("POST", "/api/attachments", 201)
-async def put_attachment(call: Request, body: bytes, name: Name = "") -> Put:
+async def put_attachment(runtime: Runtime, body: bytes, name: Name = "") -> Put:
     """Store a text, a picture or a PDF. The same bytes again are the same."""
-    part = await (await runtime_of(call)).attachments.put(name, body)
+    part = await runtime.attachments.put(name, body)
     return Put(part.blob, part.media_type, part.name, len(body))
 
 
 @endpoint("GET", "/api/conversations/{id}/attachments/{blob}")
-async def get_attachment(call: Request, id: Id, blob: Hash) -> Response:  # noqa: A002  (its name in the path)
+async def get_attachment(runtime: Runtime, id: Id, blob: Hash) -> Response:  # noqa: A002  (its name in the path)
     """What a message of this conversation has with it, as it was put."""
-    journal = (await runtime_of(call)).journal
+    journal = runtime.journal
     for seq in await journal.naming(id, blob):
         fact = await journal.fact(id, seq)
         for part in getattr(fact.event, "parts", ()) if fact is not None else ():

@@ -51,7 +51,7 @@ class Guard:
         refused = self._refused(request)
         path = request.url.path
         if refused is None:
-            user = self._links.user(request.cookies.get(self._links.cookie(_port(request)), ""))
+            user = self._links.user(request.cookies.get(self._links.cookie(request.url.port or 80), ""))
             scope.setdefault("state", {})["user"] = user
             if user is None and path.startswith("/api/") and path not in self._public:
                 refused = (
@@ -84,7 +84,9 @@ class Guard:
         foreign = (403, "Another site", "This request comes from another site.", "Use the page itself.")
         if request.method not in _SAFE:
             origin = headers.get("origin")
-            if site != "same-origin" or (origin is not None and not _same(origin, headers)):
+            if site != "same-origin" or (
+                origin is not None and urlsplit(origin).netloc != headers.get("host")
+            ):
                 return foreign
         elif site not in {"same-origin", "none"} and not _navigates(headers):
             return foreign
@@ -111,11 +113,3 @@ class Guard:
 def _navigates(headers: Headers) -> bool:
     """Whether a person follows a link to here. What that opens does nothing by itself."""
     return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-
-
-def _same(origin: str, headers: Headers) -> bool:
-    return urlsplit(origin).netloc == headers.get("host", "")
-
-
-def _port(request: Request) -> int:
-    return request.url.port or 80

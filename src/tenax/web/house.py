@@ -34,8 +34,9 @@ class House:
     def __init__(self, config: Config, links: Links, reload: Callable[[], Config]) -> None:
         self.config = config
         self.links = links
-        self.stopping = asyncio.Event()
-        self.streams: set[asyncio.Task[object]] = set()
+        self.stopping = False
+        self.streams: dict[asyncio.Task[object], asyncio.Event] = {}
+        """Who sends to a page, and what wakes it."""
         self.journal: Journal = open_store(config)
         self._reload = reload
         self._seen = stamp(config.file)
@@ -76,11 +77,18 @@ class House:
         for task in self._runtimes.values():
             await (await task).configure(self.config)
 
+    async def change(self, how: Callable[..., object], *given: object, **more: object) -> None:
+        """Change the settings in this way, and answer with them from now on."""
+        await asyncio.to_thread(how, self.config, *given, **more)
+        await self.reload()
+
     async def end_streams(self) -> None:
         """Say goodbye to every page; one that does not read is not waited for."""
-        self.stopping.set()
+        self.stopping = True
+        for hint in self.streams.values():
+            hint.set()
         if self.streams:
-            await asyncio.wait(self.streams, timeout=_STREAM_SECONDS)
+            await asyncio.wait(list(self.streams), timeout=_STREAM_SECONDS)
         for task in self.streams:
             task.cancel()
 

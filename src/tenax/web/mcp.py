@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 from starlette.requests import Request
 
 from tenax.errors import Refused
+from tenax.runtime import Runtime
 from tenax.settings import set_server, trust_server
 from tenax.tools.mcp import Standing
 from tenax.web.api import endpoint
-from tenax.web.house import house_of, owner_only, runtime_of
+from tenax.web.house import house_of
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]+([_-][a-z0-9]+)*$", max_length=32)]
 Word = Annotated[str, Meta(min_length=1, max_length=2000)]
@@ -41,44 +41,33 @@ class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trusted: bool
 
 
-@endpoint("GET", "/api/mcp")
-async def list_servers(call: Request) -> Servers:
+@endpoint("GET", "/api/mcp", owner=True)
+async def list_servers(runtime: Runtime) -> Servers:
     """The servers, how it stands with each, and their tools."""
-    owner_only(call)
-    return await _servers(call)
+    return Servers(runtime.mcp.standing())
 
 
-@endpoint("POST", "/api/mcp", 201)
-async def add_server(call: Request, body: NewServer) -> Servers:
+@endpoint("POST", "/api/mcp", 201, owner=True)
+async def add_server(call: Request, runtime: Runtime, body: NewServer) -> Servers:
     """Add a server. It is connected to in the background, and its tools are there from the turn after that."""
-    owner_only(call)
     if body.name in house_of(call).config.mcp:
         raise Refused(
             f"There is a server {body.name} already.", hint="Remove it first, or choose another name."
         )
     values = {name: value for name, value in (("command", body.command), ("url", body.url)) if value}
-    return await _changed(call, set_server, body.name, values, key=body.key.strip() or None)
+    await house_of(call).change(set_server, body.name, values, key=body.key.strip() or None)
+    return Servers(runtime.mcp.standing())
 
 
-@endpoint("POST", "/api/mcp/trust")
-async def trust(call: Request, body: Trust) -> Servers:
+@endpoint("POST", "/api/mcp/trust", owner=True)
+async def trust(call: Request, runtime: Runtime, body: Trust) -> Servers:
     """Let what a server says about its own tools count, or no longer."""
-    owner_only(call)
-    return await _changed(call, trust_server, body.name, trusted=body.trusted)
+    await house_of(call).change(trust_server, body.name, trusted=body.trusted)
+    return Servers(runtime.mcp.standing())
 
 
-@endpoint("DELETE", "/api/mcp")
-async def remove_server(call: Request, name: Name) -> Servers:
+@endpoint("DELETE", "/api/mcp", owner=True)
+async def remove_server(call: Request, runtime: Runtime, name: Name) -> Servers:
     """Take a server away. What was started for it ends."""
-    owner_only(call)
-    return await _changed(call, set_server, name, None)
-
-
-async def _changed(call: Request, change: Any, *given: Any, **more: Any) -> Servers:  # noqa: ANN401
-    await asyncio.to_thread(change, house_of(call).config, *given, **more)
-    await house_of(call).reload()
-    return await _servers(call)
-
-
-async def _servers(call: Request) -> Servers:
-    return Servers((await runtime_of(call)).mcp.standing())
+    await house_of(call).change(set_server, name, None)
+    return Servers(runtime.mcp.standing())

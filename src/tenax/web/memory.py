@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
-from starlette.requests import Request
 from starlette.responses import Response
 
 from tenax.clock import rfc3339
@@ -14,9 +13,7 @@ from tenax.errors import InvalidInput, NoSuchConversation
 from tenax.journal.facts import Fact
 from tenax.memory.keep import Loaded, Memory, Status
 from tenax.runtime import Runtime
-from tenax.web.api import endpoint
-from tenax.web.conversations import Id
-from tenax.web.house import runtime_of
+from tenax.web.api import Id, endpoint
 from tenax.web.search import titles_of
 
 About = Literal["profile", "note"]
@@ -95,58 +92,54 @@ class Retried(msgspec.Struct, frozen=True):
 
 
 @endpoint("GET", "/api/memory")
-async def list_facts(call: Request, words: Annotated[str, Meta(max_length=500)] = "") -> Facts:
+async def list_facts(runtime: Runtime, words: Annotated[str, Meta(max_length=500)] = "") -> Facts:
     """What is remembered; with words, what fits them."""
-    runtime = await runtime_of(call)
     memory = runtime.memory
     return Facts(await _shown(runtime, await (memory.search(words) if words.strip() else memory.facts())))
 
 
 @endpoint("POST", "/api/memory")
-async def add_fact(call: Request, body: NewFact) -> Added:
+async def add_fact(runtime: Runtime, body: NewFact) -> Added:
     """Remember something. What is known already is not remembered twice."""
-    runtime = await runtime_of(call)
     fact, is_new = await runtime.memory.add(body.text, about=body.about)
-    return Added((await _shown(runtime, [fact]))[0], not is_new)
+    return Added(await _one(runtime, fact), not is_new)
 
 
 @endpoint("GET", "/api/memory/export")
-async def export_facts(call: Request) -> Response:
+async def export_facts(runtime: Runtime) -> Response:
     """Everything that is remembered, as Markdown that people read and `import` takes."""
-    text = await (await runtime_of(call)).memory.export()
+    text = await runtime.memory.export()
     headers = {"content-disposition": 'attachment; filename="tenax-memory.md"'}
     return Response(text, media_type="text/markdown", headers=headers)
 
 
 @endpoint("POST", "/api/memory/import")
-async def import_facts(call: Request, body: Markdown) -> Loaded:
+async def import_facts(runtime: Runtime, body: Markdown) -> Loaded:
     """Remember what an export says. Nothing that is remembered is lost by it."""
-    return await (await runtime_of(call)).memory.load(body.markdown)
+    return await runtime.memory.load(body.markdown)
 
 
 @endpoint("GET", "/api/memory/status")
-async def memory_status(call: Request) -> Providers:
+async def memory_status(runtime: Runtime) -> Providers:
     """How far each provider is behind, what went wrong last, and what it could not take."""
-    return Providers(await (await runtime_of(call)).memory.status())
+    return Providers(await runtime.memory.status())
 
 
 @endpoint("POST", "/api/memory/providers/{name}/retry")
-async def retry_provider(call: Request, name: Id) -> Retried:
+async def retry_provider(runtime: Runtime, name: Id) -> Retried:
     """Give a provider once more what it could not take."""
-    return Retried(await (await runtime_of(call)).memory.retry(name))
+    return Retried(await runtime.memory.retry(name))
 
 
 @endpoint("GET", "/api/memory/{id}")
-async def fact_versions(call: Request, id: Id) -> Facts:  # noqa: A002  (its name in the path)
+async def fact_versions(runtime: Runtime, id: Id) -> Facts:  # noqa: A002  (its name in the path)
     """Every version of a fact."""
-    runtime = await runtime_of(call)
     return Facts(await _shown(runtime, await _versions(runtime.memory, id)))
 
 
 @endpoint("PATCH", "/api/memory/{id}")
-async def change_fact(call: Request, id: Id, body: FactChange) -> Remembered:  # noqa: A002
+async def change_fact(runtime: Runtime, id: Id, body: FactChange) -> Remembered:  # noqa: A002
     """Correct a fact. It is refused if another version stands than the one that was seen."""
-    runtime = await runtime_of(call)
     await _versions(runtime.memory, id)
     return await _one(
         runtime, await runtime.memory.change(id, was=body.was, text=body.text, about=body.about)
@@ -154,17 +147,15 @@ async def change_fact(call: Request, id: Id, body: FactChange) -> Remembered:  #
 
 
 @endpoint("DELETE", "/api/memory/{id}")
-async def forget_fact(call: Request, id: Id, was: Version) -> Remembered:  # noqa: A002
+async def forget_fact(runtime: Runtime, id: Id, was: Version) -> Remembered:  # noqa: A002
     """Forget a fact; the answer's version is what `undo` takes."""
-    runtime = await runtime_of(call)
     await _versions(runtime.memory, id)
     return await _one(runtime, await runtime.memory.remove(id, was=was))
 
 
 @endpoint("POST", "/api/memory/{id}/undo")
-async def undo_fact(call: Request, id: Id, body: Seen) -> Remembered:  # noqa: A002
+async def undo_fact(runtime: Runtime, id: Id, body: Seen) -> Remembered:  # noqa: A002
     """Take back what a version did."""
-    runtime = await runtime_of(call)
     await _versions(runtime.memory, id)
     return await _one(runtime, await runtime.memory.undo(id, was=body.was))
 

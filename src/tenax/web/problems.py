@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections.abc import Awaitable
+from typing import Final, TypeVar
 
 import msgspec
 from starlette.responses import Response
@@ -19,9 +20,10 @@ from tenax.errors import (
     TooLarge,
 )
 
-__all__ = ["Problem", "answer_to", "problem"]
+__all__ = ["Problem", "answer_to", "or_refused", "problem"]
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _STATUS: Final[list[tuple[type[TenaxError], int, str]]] = [
     (TooLarge, 413, "Too large"),
@@ -47,6 +49,14 @@ class Problem(msgspec.Struct, frozen=True):
 def problem(status: int, title: str, detail: str, hint: str = "") -> Response:
     body = msgspec.json.encode(Problem(title, status, detail, hint))
     return Response(body, status, media_type="application/problem+json")
+
+
+async def or_refused(work: Awaitable[T]) -> T:
+    """For what is well-formed: what cannot be taken then stands against what is there."""
+    try:
+        return await work
+    except InvalidInput as error:
+        raise Refused(str(error), hint=error.hint) from error
 
 
 def answer_to(error: Exception) -> Response:

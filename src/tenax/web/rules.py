@@ -6,12 +6,11 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
-from starlette.requests import Request
 
-from tenax.errors import InvalidInput, Refused
 from tenax.rules import PATTERN_CHARS_MAX, Rule
+from tenax.runtime import Runtime
 from tenax.web.api import endpoint
-from tenax.web.house import owner_only, runtime_of
+from tenax.web.problems import or_refused
 
 Pattern = Annotated[str, Meta(min_length=1, max_length=PATTERN_CHARS_MAX)]
 
@@ -22,31 +21,23 @@ class Ruled(msgspec.Struct, frozen=True):
     rules: list[Rule]
 
 
-@endpoint("GET", "/api/rules")
-async def list_rules(call: Request) -> Ruled:
+@endpoint("GET", "/api/rules", owner=True)
+async def list_rules(runtime: Runtime) -> Ruled:
     """The rules as they stand."""
-    owner_only(call)
-    return Ruled(list((await runtime_of(call)).rules()))
+    return Ruled(list(runtime.rules()))
 
 
-@endpoint("POST", "/api/rules", 201)
-async def add_rule(call: Request, body: Rule) -> Ruled:
+@endpoint("POST", "/api/rules", 201, owner=True)
+async def add_rule(runtime: Runtime, body: Rule) -> Ruled:
     """Decide something for all calls of a kind, from the next call on. What is forbidden wins."""
-    owner_only(call)
-    runtime = await runtime_of(call)
     await runtime.add_rule(body)
     return Ruled(list(runtime.rules()))
 
 
-@endpoint("DELETE", "/api/rules")
+@endpoint("DELETE", "/api/rules", owner=True)
 async def remove_rule(
-    call: Request, verdict: Literal["allow", "deny"], tool: Pattern, touches: Pattern = "*"
+    runtime: Runtime, verdict: Literal["allow", "deny"], tool: Pattern, touches: Pattern = "*"
 ) -> Ruled:
     """Take a rule back. It is named by what it says, so that no list has to be the newest."""
-    owner_only(call)
-    runtime = await runtime_of(call)
-    try:
-        await runtime.remove_rule(Rule(verdict, tool, touches))
-    except InvalidInput as error:
-        raise Refused(str(error), hint=error.hint) from error
+    await or_refused(runtime.remove_rule(Rule(verdict, tool, touches)))
     return Ruled(list(runtime.rules()))

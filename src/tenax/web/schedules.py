@@ -6,14 +6,11 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
-from starlette.requests import Request
 
 from tenax.clock import rfc3339
 from tenax.journal.schedules import WORDS_CHARS_MAX
 from tenax.runtime import Runtime
-from tenax.web.api import endpoint
-from tenax.web.conversations import Id
-from tenax.web.house import runtime_of
+from tenax.web.api import Id, endpoint
 from tenax.web.search import titles_of
 
 
@@ -47,15 +44,14 @@ class NewSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @endpoint("GET", "/api/schedules")
-async def list_schedules(call: Request) -> Schedules:
+async def list_schedules(runtime: Runtime) -> Schedules:
     """Those that are not over."""
-    return await _shown(await runtime_of(call))
+    return await _shown(runtime)
 
 
 @endpoint("POST", "/api/schedules", 201)
-async def add_schedule(call: Request, body: NewSchedule, key: str) -> Schedules:
+async def add_schedule(runtime: Runtime, body: NewSchedule, key: str) -> Schedules:
     """Make one, once for each key."""
-    runtime = await runtime_of(call)
     await runtime.schedules.add(
         body.words, body.when, conversation=body.conversation, zone=body.zone, key=f"page:{key}"
     )
@@ -63,9 +59,8 @@ async def add_schedule(call: Request, body: NewSchedule, key: str) -> Schedules:
 
 
 @endpoint("DELETE", "/api/schedules/{id}")
-async def remove_schedule(call: Request, id: Id) -> Schedules:  # noqa: A002  (its name in the path)
+async def remove_schedule(runtime: Runtime, id: Id) -> Schedules:  # noqa: A002  (its name in the path)
     """Take one away."""
-    runtime = await runtime_of(call)
     await runtime.schedules.remove(id)
     return await _shown(runtime)
 

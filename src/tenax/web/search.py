@@ -6,14 +6,14 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
-from starlette.requests import Request
 
 from tenax.clock import rfc3339
-from tenax.errors import Gone, InvalidInput, NoSuchConversation
+from tenax.errors import Gone, NoSuchConversation
 from tenax.runtime import Runtime
-from tenax.web.api import endpoint
-from tenax.web.conversations import Id, Limit
-from tenax.web.house import runtime_of
+from tenax.web.api import Id, endpoint
+from tenax.web.conversations import Limit, place_in, shown
+
+_Number = Annotated[int, Meta(ge=0, lt=1 << 62)]
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -36,15 +36,15 @@ class Hits(msgspec.Struct, frozen=True):
 
 @endpoint("GET", "/api/search")
 async def search(
-    call: Request,
+    runtime: Runtime,
     q: Annotated[str, Meta(min_length=1, max_length=500)],
     conversation: Id | None = None,
     before: str | None = None,
     limit: Limit = 20,
 ) -> Hits:
     """Messages with these words, of every conversation or of one."""
-    runtime = await runtime_of(call)
-    page = await runtime.search(q, conversation=conversation, before=_place(before), limit=limit)
+    place = place_in("hits", before, tuple[_Number, _Number])
+    page = await runtime.search(q, conversation=conversation, before=place, limit=limit)
     titles = await titles_of(runtime, {each.conversation for each in page.hits})
     hits = [
         Found(
@@ -61,20 +61,8 @@ async def titles_of(runtime: Runtime, names: set[str]) -> dict[str, str | None]:
     titles: dict[str, str | None] = {}
     for name in names:
         try:
-            (found,) = await runtime.list.page([await runtime.journal.summary(name)])
+            found = await shown(runtime, name)
         except (Gone, NoSuchConversation):
             continue
         titles[name] = found.title or found.words
     return titles
-
-
-def _place(before: str | None) -> tuple[int, int] | None:
-    if before is None:
-        return None
-    try:
-        at, place = map(int, before.split("."))
-    except ValueError:
-        raise InvalidInput("This is no place in the hits.", hint="Use `next` of the page before.") from None
-    if not (0 <= at < 1 << 62 and 0 <= place < 1 << 62):
-        raise InvalidInput("This is no place in the hits.", hint="Use `next` of the page before.")
-    return at, place

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +20,7 @@ from tenax.models.base import Failure
 from tenax.models.http import is_loopback
 from tenax.models.practice import installed
 from tenax.web.api import endpoint
-from tenax.web.house import house_of, owner_only, user_of
+from tenax.web.house import house_of, user_of
 
 Url = Annotated[str, Meta(max_length=2000)]
 Key = Annotated[str, Meta(max_length=2000)]
@@ -97,10 +96,9 @@ async def get_setup(call: Request) -> Setup:
     return await _setup(call)
 
 
-@endpoint("POST", "/api/setup/use")
+@endpoint("POST", "/api/setup/use", owner=True)
 async def use_offer(call: Request, body: Choice) -> Setup:
     """Answer with this offer from now on. It is tried first."""
-    owner_only(call)
     offer = next((each for each in await found.find(os.environ) if each.id == body.offer), None)
     if offer is None:
         raise InvalidInput("This is not there any more.", hint="Look again at what there is.")
@@ -108,33 +106,29 @@ async def use_offer(call: Request, body: Choice) -> Setup:
     return await _taken(call, ready, None)
 
 
-@endpoint("POST", "/api/setup/models")
-async def list_models(call: Request, body: Place) -> Names:
+@endpoint("POST", "/api/setup/models", owner=True)
+async def list_models(body: Place) -> Names:
     """The models at an address."""
-    owner_only(call)
     listed = await found.models_at(body.api, body.url, _secret(body))
     if isinstance(listed, Failure):
         raise InvalidInput(listed.message, hint=listed.hint)
     return Names(listed)
 
 
-@endpoint("POST", "/api/setup/connect")
+@endpoint("POST", "/api/setup/connect", owner=True)
 async def connect_model(call: Request, body: Connection) -> Setup:
     """Answer with the model at this address from now on. It is tried first; what fails is not kept."""
-    owner_only(call)
     ready = await found.reach(body.api, body.url, body.name, _secret(body))
     return await _taken(call, ready, body.key.strip() or None)
 
 
-@endpoint("POST", "/api/setup/choose")
+@endpoint("POST", "/api/setup/choose", owner=True)
 async def choose_label(call: Request, body: Label) -> Setup:
     """Answer with another of the models that are set up."""
-    owner_only(call)
     house = house_of(call)
     if body.label not in house.config.models:
         raise InvalidInput(f"There is no model {body.label!r} in the configuration.")
-    await asyncio.to_thread(settings.choose_model, house.config, body.label)
-    await house.reload()
+    await house.change(settings.choose_model, body.label)
     return await _setup(call)
 
 
@@ -145,9 +139,7 @@ def _secret(place: Place) -> Secret | None:
 async def _taken(call: Request, ready: found.Ready | Failure, key: str | None) -> Setup:
     if isinstance(ready, Failure):
         raise InvalidInput(ready.message, hint=ready.hint)
-    house = house_of(call)
-    await asyncio.to_thread(settings.add_model, house.config, ready.label, ready.values, key=key)
-    await house.reload()
+    await house_of(call).change(settings.add_model, ready.label, ready.values, key=key)
     return await _setup(call)
 
 

@@ -20,7 +20,7 @@ from tenax.errors import Gone, InvalidInput, NoSuchConversation
 from tenax.live import Live
 from tenax.runtime import Runtime
 from tenax.web.api import endpoint
-from tenax.web.house import House, house_of, runtime_of
+from tenax.web.house import House, house_of
 
 WATCHED_MAX: Final = 32
 BEAT_SECONDS: Final = 15.0
@@ -30,12 +30,9 @@ _SEQ_DIGITS_MAX: Final = 10
 
 
 @endpoint("GET", "/api/events")
-async def events(call: Request, at: str = "-") -> Response:
+async def events(call: Request, runtime: Runtime, at: str = "-") -> Response:
     """What happens, as it happens: server-sent events from this cursor on."""
-    cursor = call.headers.get("last-event-id") or at
-    incarnation, places = _parsed(cursor)
-    runtime = await runtime_of(call)
-    feed = _Feed(house_of(call), runtime, incarnation, places)
+    feed = _Feed(house_of(call), runtime, *_parsed(call.headers.get("last-event-id") or at))
     return StreamingResponse(
         feed.frames(), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
     )
@@ -72,17 +69,14 @@ class _Feed:
     async def frames(self) -> AsyncIterator[bytes]:
         task = asyncio.current_task()
         assert task is not None
-        self._house.streams.add(task)
-        stopping = asyncio.create_task(self._house.stopping.wait())
-        stopping.add_done_callback(lambda _done: self._hint.set())
+        self._house.streams[task] = self._hint
         try:
-            yield self._frame(
-                "hello", {"incarnation": self._runtime.journal.incarnation, "version": _version()}
-            )
+            incarnation = self._runtime.journal.incarnation
+            yield self._frame("hello", {"incarnation": incarnation, "version": metadata.version("tenax")})
             await self._runtime.list.enter(self._hint)
             async for frame in self._enter():
                 yield frame
-            while not self._house.stopping.is_set():
+            while not self._house.stopping:
                 self._hint.clear()
                 for frame in self._news():
                     yield frame
@@ -93,27 +87,24 @@ class _Feed:
                     yield b": here\n\n"
             yield self._frame("bye", {})
         finally:
-            stopping.cancel()
-            self._house.streams.discard(task)
+            self._house.streams.pop(task, None)
             self._leave()
 
     async def _enter(self) -> AsyncIterator[bytes]:
         for name in list(self._places):
             try:
-                live = await self._runtime.live(name)
+                live = await self._runtime.live(name, self._hint)
             except (Gone, NoSuchConversation):
                 del self._places[name]
                 yield self._frame("gone", {"conversation": name})
                 continue
             self._lives[name] = live
-            live.hint(self._hint, on=True)
             await live.ready.wait()
 
     def _leave(self) -> None:
         self._runtime.list.leave(self._hint)
         for live in self._lives.values():
-            live.hint(self._hint, on=False)
-            self._runtime.leave(live)
+            self._runtime.leave(live, self._hint)
         self._lives.clear()
 
     def _news(self) -> list[bytes]:
@@ -128,8 +119,7 @@ class _Feed:
 
     def _moved(self, name: str, live: Live) -> list[bytes]:
         if live.gone:
-            live.hint(self._hint, on=False)
-            self._runtime.leave(self._lives.pop(name))
+            self._runtime.leave(self._lives.pop(name), self._hint)
             self._places.pop(name)
             return [self._frame("gone", {"conversation": name})]
         found: list[bytes] = []
@@ -156,7 +146,3 @@ class _Feed:
             places.encode(),
             _encode(data),
         )
-
-
-def _version() -> str:
-    return metadata.version("tenax")

@@ -17,7 +17,7 @@ from tenax.listing import Listed
 from tenax.runtime import Runtime
 from tenax.web.api import endpoint
 from tenax.web.conversations import shown
-from tenax.web.house import house_of, owner_only, runtime_of
+from tenax.web.house import house_of, runtime_of
 
 _PLUG_SECONDS = 0.2
 
@@ -30,9 +30,8 @@ class Examined(msgspec.Struct, frozen=True):
 
 
 @endpoint("POST", "/api/tour", 201)
-async def begin_tour(call: Request) -> Listed:
+async def begin_tour(runtime: Runtime) -> Listed:
     """A new tour, its first words said."""
-    runtime = await runtime_of(call)
     return await shown(runtime, await _begun(runtime))
 
 
@@ -51,21 +50,18 @@ async def _begun(runtime: Runtime) -> str:
     return conversation
 
 
-@endpoint("POST", "/api/tour/plug", 202)
-async def pull_the_plug(call: Request) -> None:
+@endpoint("POST", "/api/tour/plug", 202, owner=True)
+async def pull_the_plug(runtime: Runtime) -> None:
     """Kill this server, as a power cut would. Its parent starts it again."""
-    owner_only(call)
-    runtime = await runtime_of(call)
     recent = await runtime.conversations(limit=50)
     if not any(each.source == TOUR for each in recent):
         raise Refused("The plug can be pulled on the tour.", hint="Begin one first.")
     asyncio.get_running_loop().call_later(_PLUG_SECONDS, os.kill, os.getpid(), signal.SIGKILL)
 
 
-@endpoint("GET", "/api/doctor")
+@endpoint("GET", "/api/doctor", owner=True)
 async def examine(call: Request) -> Examined:
     """Prove the whole store: every digest and index row is derived again."""
-    owner_only(call)
     journal = house_of(call).journal
     report = await asyncio.to_thread(verify, journal.of(None))
     return Examined(report.ok, report.lines())

@@ -6,18 +6,15 @@ import asyncio
 import difflib
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tenax.agent.compact import Aborted, Compacted, NothingToDo
 from tenax.attachments import read_file
-from tenax.cli.lines import changed, fit, one_line, short_time
+from tenax.cli.lines import UNTITLED, changed, fit, one_line, short_time
 from tenax.cli.rules import lines_of, nth
 from tenax.errors import InvalidInput
-from tenax.journal import Journal
 from tenax.journal.base import Summary
-from tenax.listing import first_words
 from tenax.views.transcript import Row
 
 if TYPE_CHECKING:
@@ -98,18 +95,16 @@ class Commands:
         """The conversations, with numbers."""
         found = await self._face.runtime.conversations(limit=LISTED_MAX)
         self._numbered = [each.conversation for each in found]
-        await self.learn()
+        await self.learn(found)
         lines = [f"{n:>2}  {self._line(each)}" for n, each in enumerate(found, 1)]
         self._face.tell_list(lines or ["There are no conversations yet."])
 
-    async def learn(self) -> None:
-        """Find what the newest conversations are called, by their title or their first words."""
+    async def learn(self, found: list[Summary] | None = None) -> None:
+        """Find what these conversations, or the newest, are called, by their title or their first words."""
         runtime = self._face.runtime
-        for each in await runtime.conversations(limit=LISTED_MAX):
-            name, title = each.conversation, one_line(each.title or "")
-            if not title:
-                title = await runtime.journal.apart(partial(_first_words, runtime.journal.journal, name))
-            self._titles[name] = fit(title, _TITLE_COLUMNS)
+        for each in await runtime.list.page(found or await runtime.conversations(limit=LISTED_MAX)):
+            title = one_line(each.title or "") or each.words or UNTITLED
+            self._titles[each.id] = fit(title, _TITLE_COLUMNS)
 
     def _line(self, each: Summary) -> str:
         name, now = each.conversation, self._face.runtime.journal.clock.now_us()
@@ -160,7 +155,7 @@ class Commands:
         elif words:
             raise InvalidInput(f"/undo does not know {words!r}.", hint="It stands alone, or with: back")
         else:
-            await self._take_back(await self._last())
+            await self._take_back()
             self._face.tell("The last message was taken back. /undo back brings it back.")
 
     async def _bring_back(self) -> None:
@@ -169,27 +164,24 @@ class Commands:
         await self._face.runtime.restore(*self._taken_back)
         self._taken_back = None
 
-    async def _last(self) -> Row:
-        rows = await self._face.runtime.transcript(self._at_rest)
+    async def _take_back(self) -> Row:
+        """The last message, which no longer stands."""
+        name = self._at_rest
+        rows = await self._face.runtime.transcript(name)
         asked = [row for row in rows if row.kind == "user" and row.author != "system"]
         if not asked:
             raise InvalidInput("There is no message to take back.")
+        self._taken_back = (name, await self._face.runtime.undo(name, to=int(asked[-1].id) - 1))
         return asked[-1]
-
-    async def _take_back(self, row: Row) -> None:
-        name = self._here
-        self._taken_back = (name, await self._face.runtime.undo(name, to=int(row.id) - 1))
 
     async def _retry(self, _words: str) -> None:
         """Ask the last message again."""
-        row = await self._last()
-        await self._take_back(row)
+        row = await self._take_back()
         await self._face.say(row.text, parts=row.parts)
 
     async def _edit(self, _words: str) -> None:
         """Take the last message back into the input line."""
-        row = await self._last()
-        await self._take_back(row)
+        row = await self._take_back()
         self._face.prompt.put(row.text)
 
     async def _clear(self, _words: str) -> None:
@@ -305,7 +297,3 @@ class Commands:
         abouts = [(f"/{name} {self._about(name)[0]}".rstrip(), self._about(name)[1]) for name in _NAMES]
         keys = "Enter sends, Alt-Enter begins a new line. Ctrl-C stops the answer, a second one leaves; so does Ctrl-D."
         self._face.tell_list([*(f"{usage:<16} {does}" for usage, does in abouts), keys])
-
-
-def _first_words(journal: Journal, conversation: str) -> str:
-    return first_words(journal, conversation) or "(nothing said yet)"

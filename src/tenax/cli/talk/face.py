@@ -151,7 +151,9 @@ class Face:
         try:
             await work
         except TenaxError as error:
-            self.tell_error(error)
+            unsure = isinstance(error, OutcomeUnknown)
+            hint = "Sent again as it is, it is stored once." if unsure else error.hint
+            self.tell(f"{error} {hint}".rstrip())
 
     # -- what is shown ---------------------------------------------------------------------------------------
 
@@ -270,10 +272,6 @@ class Face:
         columns = self.prompt.columns
         self.prompt.print("".join(aside(f"   {line}", columns=columns) for line in lines) + "\n")
 
-    def tell_error(self, error: TenaxError) -> None:
-        hint = "Sent again as it is, it is stored once." if isinstance(error, OutcomeUnknown) else error.hint
-        self.tell(f"{error} {hint}".rstrip())
-
     # -- what is typed ---------------------------------------------------------------------------------------
 
     def _accept(self, line: str) -> None:
@@ -303,9 +301,7 @@ class Face:
         while True:
             line = await self._lines.get()
             try:
-                await self._do(line)
-            except TenaxError as error:
-                self.tell_error(error)
+                await self._told(self._do(line))
             finally:
                 self._lines.task_done()
 

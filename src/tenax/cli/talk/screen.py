@@ -19,7 +19,7 @@ from rich.console import Console, RenderableType
 from rich.markdown import Markdown
 from rich.text import Text
 
-from tenax.cli.lines import fit, noted, one_line
+from tenax.cli.lines import fit, noted, one_line, visible
 from tenax.parts import leaves
 from tenax.recovery import WORDING
 from tenax.runtime import Question
@@ -42,10 +42,8 @@ _PARSER: Final = (
 
 
 def clean(text: str) -> str:
-    """The same text, character by character, without anything that a terminal would obey."""
-    return "".join(
-        each if each.isprintable() or each in "\n\t" else " " if each == "\r" else "\ufffd" for each in text
-    )
+    """A text of several lines, character by character, without anything that a terminal would obey."""
+    return visible(text.replace("\r", " "), but="\n\t")
 
 
 def ansi(*what: RenderableType, columns: int) -> str:

@@ -1,7 +1,7 @@
 -- What PostgreSQL says in its own way.
 --
 -- `NAME_changing` stands for NAME inside a write transaction: there, what is read must stay so until the commit.
--- `NAME_many` stands for NAME run with many rows at once, one array a column.
+-- `NAME_many` stands for NAME run with many rows at once, one array a column; with one row too, where there is no NAME.
 
 -- the store ------------------------------------------------------------------------------------------------
 

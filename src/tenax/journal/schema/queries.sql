@@ -612,9 +612,6 @@ where conversation = :num
 
 -- proving --------------------------------------------------------------------------------------------------
 
--- name: prove_store
-select schema, incarnation, life from store
-
 -- name: prove_size
 select count(*), cast(coalesce(sum(head), 0) as bigint) from heads
 
@@ -686,36 +683,18 @@ where (s.owner, s.id) > (:owner, :id) and (c.owner <> s.owner or s.place >> 32 <
 order by s.owner, s.id limit :limit
 
 -- name: prove_no_orphans
-select * from (select 'events' as what, place >> 32 as num from events
-    where place >= :low and place < :high
-    and not exists (select 1 from conversations c where c.num = events.place >> 32) order by place limit 1) as a
-union all select * from (select 'partials', place >> 32 from partials
-    where place >= :low and place < :high
-    and not exists (select 1 from conversations c where c.num = partials.place >> 32) order by place limit 1) as b
-union all select * from (select 'mentions', place >> 32 from mentions
-    where place >= :low and place < :high
-    and not exists (select 1 from conversations c where c.num = mentions.place >> 32) order by place limit 1) as c
-union all select * from (select 'heads', conversation from heads
-    where conversation > :after and conversation < :before
-    and not exists (select 1 from conversations c where c.num = heads.conversation) limit 1) as d
-union all select * from (select 'stretches', conversation from stretches
-    where conversation > :after and conversation < :before
-    and not exists (select 1 from conversations c where c.num = stretches.conversation) limit 1) as e
-union all select * from (select 'runs', conversation from runs
-    where conversation > :after and conversation < :before
-    and not exists (select 1 from conversations c where c.num = runs.conversation) limit 1) as f
-union all select * from (select 'cursors', conversation from cursors
-    where conversation > :after and conversation < :before
-    and not exists (select 1 from conversations c where c.num = cursors.conversation) limit 1) as g
-union all select * from (select 'authors', conversation from authors
-    where conversation > :after and conversation < :before
-    and not exists (select 1 from conversations c where c.num = authors.conversation) limit 1) as h
-union all select * from (select 'letters', conversation from letters
-    where conversation > :after and conversation < :before
-    and not exists (select 1 from conversations c where c.num = letters.conversation) limit 1) as i
-union all select * from (select 'schedules', conversation from schedules
-    where conversation > :after and conversation < :before
-    and not exists (select 1 from conversations c where c.num = schedules.conversation) limit 1) as j
+select what, min(num) from (
+    select 'events' as what, place >> 32 as num from events where place >= :low and place < :high
+    union all select 'partials', place >> 32 from partials where place >= :low and place < :high
+    union all select 'mentions', place >> 32 from mentions where place >= :low and place < :high
+    union all select 'heads', conversation from heads where conversation > :after and conversation < :before
+    union all select 'stretches', conversation from stretches where conversation > :after and conversation < :before
+    union all select 'runs', conversation from runs where conversation > :after and conversation < :before
+    union all select 'cursors', conversation from cursors where conversation > :after and conversation < :before
+    union all select 'authors', conversation from authors where conversation > :after and conversation < :before
+    union all select 'letters', conversation from letters where conversation > :after and conversation < :before
+    union all select 'schedules', conversation from schedules where conversation > :after and conversation < :before) r
+where not exists (select 1 from conversations c where c.num = r.num) group by what order by what
 
 -- name: prove_tombstones
 select t.owner, t.id, t.num, t.digest, c.num from tombstones t

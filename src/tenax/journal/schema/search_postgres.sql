@@ -7,13 +7,6 @@ from unnest(cast(:places as bigint[])) k(place) join events e on e.place = k.pla
 where c.owner = :owner and e.body is not null
 
 -- Erased while it was on its way here: then there is no body, and no row.
--- name: put_search_doc
-insert into search_docs (place, owner, at, folded, keys)
-select e.place, d.owner, e.at, d.folded, string_to_array(d.keys, ' ')
-from (values (cast(:place as bigint), cast(:owner as text), cast(:folded as text), cast(:keys as text)))
-     d(place, owner, folded, keys) join events e on e.place = d.place
-where e.body is not null on conflict (place) do nothing
-
 -- name: put_search_doc_many
 insert into search_docs (place, owner, at, folded, keys)
 select e.place, d.owner, e.at, d.folded, string_to_array(d.keys, ' ')
@@ -26,9 +19,6 @@ select seq from cursors where conversation = :num and reader = :reader for updat
 
 -- name: delete_search_docs
 delete from search_docs where place between :low and :high
-
--- name: delete_search_doc
-delete from search_docs where place = :place
 
 -- name: delete_search_doc_many
 delete from search_docs where place = any(cast(:place as bigint[]))

@@ -4,9 +4,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 from tenax.errors import DedupReused, HeadMoved, InvalidInput, LeaseLost, StretchMoved
 from tenax.events import (
     ConversationCleared,
@@ -19,7 +16,19 @@ from tenax.events import (
 from tenax.journal import Journal
 from tenax.journal.base import Dedup, Expect, Lease
 from tenax.parts import Text, ToolCall
-from tenax.testing.contract.base import Engine, answer, begin, compact, delta, refused, said, say, texts
+from tenax.testing.contract.base import (
+    Engine,
+    answer,
+    at_once,
+    begin,
+    compact,
+    delta,
+    refused,
+    said,
+    say,
+    take,
+    texts,
+)
 
 THREADS = 8
 
@@ -96,42 +105,34 @@ class AppendContract(Engine):
     def test_threads_that_append_at_once_lose_and_double_nothing(self, journal: Journal) -> None:
         """Many callers on one conversation: each gets its own numbers, and each body stands where it was told."""
         name = begin(journal)
-        start = threading.Barrier(THREADS)
 
         def work(thread: int) -> list[tuple[int, str]]:
-            start.wait()
             told = []
             for n in range(15):
                 (one,) = journal.append(name, [say(f"{thread}.{n}")])
                 told.append((one.seq, f"{thread}.{n}"))
             return told
 
-        with ThreadPoolExecutor(THREADS) as pool:
-            told = sorted(each for part in pool.map(work, range(THREADS)) for each in part)
+        told = sorted(each for part in at_once(work, range(THREADS)) for each in part)
         assert told == list(zip(range(2, 2 + THREADS * 15), said(journal, name), strict=True))
 
     def test_threads_on_their_own_conversations_do_not_meet(self, journal: Journal) -> None:
         """Callers that share a commit on different conversations each see only their own."""
         names = [begin(journal) for _ in range(THREADS)]
-        start = threading.Barrier(THREADS)
 
         def work(name: str) -> None:
-            start.wait()
             for n in range(10):
                 journal.append(name, [say(f"{name} {n}"), answer(f"{name} {n}!")])
 
-        with ThreadPoolExecutor(THREADS) as pool:
-            list(pool.map(work, names))
+        at_once(work, names)
         for name in names:
             assert said(journal, name) == [f"{name} {n}{end}" for n in range(10) for end in ("", "!")]
 
     def test_a_refused_caller_harms_no_other(self, journal: Journal) -> None:
         """Of callers that append at once, those that are refused leave the others' appends as they are."""
         name = begin(journal)
-        start = threading.Barrier(THREADS)
 
         def work(thread: int) -> bool:
-            start.wait()
             expect = Expect(stretch="s-none") if thread % 2 else None
             try:
                 journal.append(name, [say(f"{thread}")], expect=expect)
@@ -139,8 +140,7 @@ class AppendContract(Engine):
                 return False
             return True
 
-        with ThreadPoolExecutor(THREADS) as pool:
-            stored = list(pool.map(work, range(THREADS)))
+        stored = at_once(work, range(THREADS))
         assert stored == [not thread % 2 for thread in range(THREADS)]
         assert sorted(said(journal, name)) == [str(thread) for thread in range(0, THREADS, 2)]
 
@@ -158,18 +158,15 @@ class AppendContract(Engine):
     def test_of_all_that_expect_the_same_head_one_is_stored(self, journal: Journal) -> None:
         """Callers that race with the same expectation: one wins, the others are told that the head moved."""
         name = begin(journal)
-        start = threading.Barrier(THREADS)
 
         def work(thread: int) -> bool:
-            start.wait()
             try:
                 journal.append(name, [say(f"{thread}")], expect=Expect(head=1))
             except HeadMoved:
                 return False
             return True
 
-        with ThreadPoolExecutor(THREADS) as pool:
-            assert list(pool.map(work, range(THREADS))).count(True) == 1
+        assert at_once(work, range(THREADS)).count(True) == 1
         assert journal.head(name).head == 2
 
     def test_expect_revision_sees_transcript_changes_only(self, journal: Journal) -> None:
@@ -209,8 +206,7 @@ class AppendContract(Engine):
     def test_an_append_under_a_lease_is_stored_while_the_lease_is_held(self, journal: Journal) -> None:
         """The holder of a lease appends under it."""
         name = begin(journal)
-        lease = journal.claim("run:x", "me", 60)
-        assert lease is not None
+        lease = take(journal, "run:x")
         journal.append(name, [say("a")], lease=lease)
         journal.append(name, [say("b")], lease=journal.renew(lease))
         assert said(journal, name) == ["a", "b"]
@@ -218,10 +214,8 @@ class AppendContract(Engine):
     def test_an_append_under_a_lost_lease_is_refused(self, journal: Journal) -> None:
         """Taken over or released: the old holder writes nothing more."""
         name = begin(journal)
-        old = journal.claim("run:x", "old", 60)
-        new = journal.claim("run:x", "new", 60, take_over=True)
-        assert old is not None
-        assert new is not None
+        old = take(journal, "run:x", "old")
+        new = take(journal, "run:x", "new", take_over=True)
         with refused(journal, name, LeaseLost):
             journal.append(name, [say("late")], lease=old)
         journal.append(name, [say("mine")], lease=new)
@@ -234,8 +228,7 @@ class AppendContract(Engine):
         name = begin(journal)
         with refused(journal, name, LeaseLost):
             journal.append(name, [say("a")], lease=Lease("run:none", "me", 1, 60, bytes(16)))
-        real = journal.claim("run:x", "me", 60)
-        assert real is not None
+        real = take(journal, "run:x")
         with refused(journal, name, LeaseLost):
             journal.append(name, [say("a")], lease=Lease("run:x", "me", real.fence, 60, bytes(16)))
 
@@ -278,14 +271,11 @@ class AppendContract(Engine):
     def test_one_update_delivered_to_many_callers_is_stored_once(self, journal: Journal) -> None:
         """Callers that bring the same update at the same moment all get the same number."""
         name = begin(journal)
-        start = threading.Barrier(THREADS)
 
         def work(_: int) -> int:
-            start.wait()
             return journal.append(name, [say("hello")], dedup=Dedup("web:1", "m1"))[0].seq
 
-        with ThreadPoolExecutor(THREADS) as pool:
-            assert set(pool.map(work, range(THREADS))) == {2}
+        assert set(at_once(work, range(THREADS))) == {2}
         assert journal.head(name).head == 2
 
     def test_a_repeat_is_answered_even_when_its_conditions_have_passed(self, journal: Journal) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import count
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import pytest
 
@@ -19,6 +21,8 @@ from tenax.events import (
     MessageAssistant,
     MessageUser,
     ReplyDelta,
+    RunFinished,
+    RunStarted,
     Unknown,
 )
 from tenax.journal import Journal
@@ -31,20 +35,27 @@ from tenax.testing.clock import SimClock
 __all__ = [
     "Engine",
     "answer",
+    "at_once",
     "begin",
     "compact",
     "delta",
+    "every_call",
     "refused",
     "said",
     "say",
     "standing",
+    "take",
     "take_reader",
     "texts",
+    "turn",
     "words",
 ]
 
 _numbers = count(1)
 ErrorT = TypeVar("ErrorT", bound=TenaxError)
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+Outcome = Literal["completed", "failed", "cancelled", "interrupted"]
 
 
 class Engine:
@@ -148,11 +159,63 @@ def compact(
     return journal.append(conversation, [summary, moved])
 
 
-def take_reader(journal: Journal, reader: Reader, conversation: str) -> Lease:
-    """The lease under which a reader works."""
-    lease = journal.claim(f"reader:{reader.name}:{conversation}", "tester", 60)
+def take(
+    journal: Journal, name: str, holder: str = "me", seconds: float = 60, *, take_over: bool = False
+) -> Lease:
+    """A lease that is to be had."""
+    lease = journal.claim(name, holder, seconds, take_over=take_over)
     assert lease is not None
     return lease
+
+
+def take_reader(journal: Journal, reader: Reader, conversation: str) -> Lease:
+    """The lease under which a reader works."""
+    return take(journal, f"reader:{reader.name}:{conversation}", "tester")
+
+
+def turn(journal: Journal, name: str, run: str, outcome: Outcome = "completed") -> int:
+    """A question, a run and its answer; the seq at which the turn was finished."""
+    journal.append(name, [say("q"), RunStarted()], run=run)
+    return journal.append(name, [answer("a"), RunFinished(outcome)], run=run)[-1].seq
+
+
+def at_once(work: Callable[[ItemT], ResultT], items: Collection[ItemT]) -> list[ResultT]:
+    """What this does with each of the items, in a thread each that all begin at the same moment."""
+    start = threading.Barrier(len(items))
+
+    def begun(item: ItemT) -> ResultT:
+        start.wait()
+        return work(item)
+
+    with ThreadPoolExecutor(len(items)) as pool:
+        return list(pool.map(begun, items))
+
+
+def every_call(journal: Journal, conversation: str) -> list[Callable[[], object]]:
+    """All that can be asked of a conversation."""
+    reader = Reader("index")
+    lease = take(journal, "reader:index")
+    return [
+        lambda: journal.append(conversation, [say("x")]),
+        lambda: journal.read(conversation),
+        lambda: journal.head(conversation),
+        lambda: journal.rows(conversation),
+        lambda: journal.open(conversation),
+        lambda: journal.messages(conversation),
+        lambda: journal.fact(conversation, 2),
+        lambda: journal.summary(conversation),
+        lambda: journal.run(conversation, "r"),
+        lambda: journal.search("secret", conversation=conversation),
+        lambda: journal.wait(conversation, 0, seconds=0),
+        lambda: next(iter(journal.tail(conversation))),
+        lambda: journal.cursor(reader, conversation),
+        lambda: journal.advance(reader, conversation, 2, was=0, lease=lease),
+        lambda: journal.defer(reader, conversation, seconds=9, error="", lease=lease),
+        lambda: journal.fork(conversation),
+        lambda: journal.erase(conversation, [2], by="me"),
+        lambda: journal.delete(conversation),
+        lambda: journal.prune(conversation),
+    ]
 
 
 @contextmanager

@@ -4,9 +4,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 from tenax.errors import ConversationExists, HeadMoved, InvalidInput, StretchMoved
 from tenax.events import (
     ContextCompacted,
@@ -18,7 +15,7 @@ from tenax.events import (
 )
 from tenax.journal import Journal
 from tenax.parts import Text
-from tenax.testing.contract.base import Engine, begin, compact, refused, said, say
+from tenax.testing.contract.base import Engine, at_once, begin, compact, refused, said, say
 
 RIVALS = 6
 
@@ -75,10 +72,8 @@ class CompactContract(Engine):
     def test_of_many_compactors_one_wins(self, journal: Journal) -> None:
         """Without any lock there is one child; the others are told its name and have stored nothing."""
         name = begin(journal, say("2"), say("3"))
-        start = threading.Barrier(RIVALS)
 
         def work(n: int) -> str | None:
-            start.wait()
             summary = ContextSummarised([Text(f"summary {n}")], 3)
             try:
                 journal.append(name, [summary, ContextCompacted(f"s-{name}", f"s-child-{n}", 4, 3, 3)])
@@ -86,8 +81,7 @@ class CompactContract(Engine):
                 return error.by
             return f"s-child-{n}"
 
-        with ThreadPoolExecutor(RIVALS) as pool:
-            (winner,) = set(pool.map(work, range(RIVALS)))
+        (winner,) = set(at_once(work, range(RIVALS)))
         assert journal.children(f"s-{name}") == [winner]
         assert journal.head(name).head == 5
 

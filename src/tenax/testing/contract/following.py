@@ -12,7 +12,7 @@ from tenax.errors import CursorMoved, InvalidInput, LeaseLost
 from tenax.events import ConversationOpened, RunFinished, RunStarted
 from tenax.journal import Journal
 from tenax.journal.base import Behind, Entry, Reader
-from tenax.testing.contract.base import Engine, answer, begin, delta, refused, say, take_reader
+from tenax.testing.contract.base import Engine, answer, begin, delta, refused, say, take, take_reader, turn
 
 INDEX = Reader("index", "facts", "beginning")
 SENDER = Reader("sender", "facts", "now")
@@ -22,12 +22,6 @@ MEMORY = Reader("memory", "turns", "beginning")
 def owed(journal: Journal, reader: Reader) -> list[tuple[str, int, int]]:
     """Where a reader has work: the conversation, from where, up to where."""
     return [(each.conversation, each.at, each.to) for each in journal.behind(reader)]
-
-
-def turn(journal: Journal, name: str, run: str) -> int:
-    """A question, a run and its answer; the seq at which the turn was finished."""
-    journal.append(name, [say("q"), RunStarted()], run=run)
-    return journal.append(name, [answer("a"), RunFinished("completed")], run=run)[-1].seq
 
 
 class FollowContract(Engine):
@@ -103,8 +97,7 @@ class FollowContract(Engine):
         """Two processes with one reader: the one that lost the lease moves nothing and defers nothing."""
         name = begin(journal, say("2"))
         old = take_reader(journal, INDEX, name)
-        new = journal.claim(old.name, "other", 60, take_over=True)
-        assert new is not None
+        new = take(journal, old.name, "other", take_over=True)
         with refused(journal, name, LeaseLost):
             journal.advance(INDEX, name, 2, was=0, lease=old)
         with refused(journal, name, LeaseLost):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from tenax.errors import LeaseLost
 from tenax.journal import Journal
 from tenax.journal.base import Lease
-from tenax.testing.contract.base import Engine, begin, refused, said, say
+from tenax.testing.contract.base import Engine, at_once, begin, refused, said, say, take
 
 RIVALS = 6
 SHORT = 0.25
@@ -21,8 +19,7 @@ class LeaseContract(Engine):
 
     def test_a_lease_is_held_by_one(self, journal: Journal) -> None:
         """While somebody holds a lease nobody else gets it, not even under the same name of holder."""
-        lease = journal.claim("run:x", "me", 60)
-        assert lease is not None
+        lease = take(journal, "run:x")
         assert (lease.name, lease.holder, lease.fence) == ("run:x", "me", 1)
         assert journal.claim("run:x", "you", 60) is None
         assert journal.claim("run:x", "me", 60) is None
@@ -31,35 +28,28 @@ class LeaseContract(Engine):
 
     def test_of_many_that_claim_one_gets_it(self, journal: Journal) -> None:
         """Claims at the same moment: one wins."""
-        start = threading.Barrier(RIVALS)
 
         def work(n: int) -> Lease | None:
-            start.wait()
             return journal.claim("run:x", f"holder-{n}", 60)
 
-        with ThreadPoolExecutor(RIVALS) as pool:
-            (won,) = [lease for lease in pool.map(work, range(RIVALS)) if lease is not None]
+        (won,) = [lease for lease in at_once(work, range(RIVALS)) if lease is not None]
         assert journal.holder("run:x") == won.holder
 
     def test_a_released_lease_is_free_and_its_fence_stays(self, journal: Journal) -> None:
         """The next holder's fence is higher, so an old holder never passes for a new one."""
-        old = journal.claim("run:x", "me", 60)
-        assert old is not None
+        old = take(journal, "run:x")
         assert journal.release(old)
         assert not journal.release(old)
         assert journal.holder("run:x") is None
-        new = journal.claim("run:x", "me", 60)
-        assert new is not None
+        new = take(journal, "run:x")
         assert new.fence > old.fence
         assert not journal.release(old)
         assert journal.holder("run:x") == "me"
 
     def test_a_lease_can_be_taken_over(self, journal: Journal) -> None:
         """Taking over asks nobody; the old holder learns of it when it acts."""
-        old = journal.claim("run:x", "old", 60)
-        new = journal.claim("run:x", "new", 60, take_over=True)
-        assert old is not None
-        assert new is not None
+        old = take(journal, "run:x", "old")
+        new = take(journal, "run:x", "new", take_over=True)
         assert new.fence > old.fence
         with refused(journal, None, LeaseLost):
             journal.renew(old)
@@ -70,8 +60,7 @@ class LeaseContract(Engine):
         self, journal: Journal, pass_time: Callable[[float], None]
     ) -> None:
         """Renewing keeps the fence and starts the time anew, for another length if one is given."""
-        lease = journal.claim("run:x", "me", SHORT)
-        assert lease is not None
+        lease = take(journal, "run:x", seconds=SHORT)
         longer = journal.renew(lease, seconds=60)
         assert (longer.fence, longer.seconds) == (lease.fence, 60)
         pass_time(SHORT * 2)
@@ -83,12 +72,10 @@ class LeaseContract(Engine):
         self, journal: Journal, pass_time: Callable[[float], None]
     ) -> None:
         """After its time another may take it, and then the old holder has lost it."""
-        old = journal.claim("run:x", "old", SHORT)
-        assert old is not None
+        old = take(journal, "run:x", "old", SHORT)
         pass_time(SHORT * 2)
         assert journal.holder("run:x") is None
-        new = journal.claim("run:x", "new", 60)
-        assert new is not None
+        new = take(journal, "run:x", "new")
         assert new.fence > old.fence
         with refused(journal, None, LeaseLost):
             journal.renew(old)
@@ -109,8 +96,7 @@ class LeaseContract(Engine):
     ) -> None:
         """A lease that ran out and that nobody took still opens the door, and can be renewed."""
         name = begin(journal)
-        lease = journal.claim("run:x", "me", SHORT)
-        assert lease is not None
+        lease = take(journal, "run:x", seconds=SHORT)
         pass_time(SHORT * 2)
         journal.append(name, [say("a")], lease=lease)
         assert said(journal, name) == ["a"]
@@ -123,8 +109,7 @@ class LeaseContract(Engine):
         """Nobody waits for the hour that a dead process had left."""
         left = leave_behind("run:x")
         assert journal.holder("run:x") is None
-        lease = journal.claim("run:x", "me", 60)
-        assert lease is not None
+        lease = take(journal, "run:x")
         assert lease.fence > left.fence
 
     def test_a_lease_that_is_not_there_cannot_be_kept(self, journal: Journal) -> None:

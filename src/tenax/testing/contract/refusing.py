@@ -39,9 +39,9 @@ from tenax.events import (
     StretchEnded,
 )
 from tenax.journal import Journal
-from tenax.journal.base import Dedup, Entry, Lease, Reader
+from tenax.journal.base import Dedup, Entry, Reader
 from tenax.parts import Text, ToolResult
-from tenax.testing.contract.base import Engine, answer, begin, refused, said, say
+from tenax.testing.contract.base import Engine, answer, begin, every_call, refused, said, say, take
 
 BAD_TEXTS = ("a\x00b", "\x00", "half \ud83d", "\udc00", "\ud800\ud800")
 BAD_IDS: tuple[Any, ...] = ("", " \x00", "a\nb", "a\tb", "\x7f", "\u200b", "x" * 201, "\ud800", None, 7, b"c")
@@ -187,8 +187,7 @@ class RefuseContract(Engine):
         """Seqs are whole numbers from 0 on, and a page has at least one row and at most ten thousand."""
         name = begin(journal, say("a"))
         reader = Reader("r")
-        lease = journal.claim("reader:r", "me", 60)
-        assert lease is not None
+        lease = take(journal, "reader:r")
         bad: Any
         for bad in (-1, 1.5, "1", None, 1 << 40, True):
             calls: list[Callable[[], object]] = [
@@ -232,30 +231,7 @@ class RefuseContract(Engine):
     def test_an_unknown_conversation_is_refused(self, journal: Journal) -> None:
         """Nothing is written to, read from or done with a conversation that is not there."""
         begin(journal)
-        reader = Reader("r")
-        lease = journal.claim("reader:r", "me", 60)
-        assert lease is not None
-        for call in (
-            lambda: journal.append("c-none", [say("x")]),
-            lambda: journal.read("c-none"),
-            lambda: journal.head("c-none"),
-            lambda: journal.rows("c-none"),
-            lambda: journal.open("c-none"),
-            lambda: journal.messages("c-none"),
-            lambda: journal.fact("c-none", 1),
-            lambda: journal.summary("c-none"),
-            lambda: journal.run("c-none", "r"),
-            lambda: journal.search("x", conversation="c-none"),
-            lambda: journal.wait("c-none", 0, seconds=0),
-            lambda: next(iter(journal.tail("c-none"))),
-            lambda: journal.cursor(reader, "c-none"),
-            lambda: journal.advance(reader, "c-none", 1, was=0, lease=lease),
-            lambda: journal.defer(reader, "c-none", seconds=1, error="", lease=lease),
-            lambda: journal.fork("c-none"),
-            lambda: journal.erase("c-none", [1], by="me"),
-            lambda: journal.delete("c-none"),
-            lambda: journal.prune("c-none"),
-        ):
+        for call in every_call(journal, "c-none"):
             with refused(journal, None, NoSuchConversation):
                 call()
 
@@ -301,8 +277,7 @@ class RefuseContract(Engine):
         """A lease lasts for more than nothing and at most a week."""
         with refused(journal, None, InvalidInput):
             journal.claim("x", "me", seconds)
-        lease = journal.claim("x", "me", 60)
-        assert lease is not None
+        lease = take(journal, "x")
         with refused(journal, None, InvalidInput):
             journal.renew(lease, seconds=seconds)
 
@@ -345,8 +320,7 @@ class RefuseContract(Engine):
     def test_after_closing_every_call_is_refused(self, journal: Journal) -> None:
         """A closed journal says that it is closed; closing it twice is fine."""
         name = begin(journal, say("a"))
-        lease = journal.claim("x", "me", 60)
-        assert isinstance(lease, Lease)
+        lease = take(journal, "x")
         journal.close()
         for call in (
             lambda: journal.append(name, [say("b")]),

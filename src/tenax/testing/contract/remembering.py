@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -28,14 +29,13 @@ from tenax.events import (
     MemoryNoted,
     MemoryRecalled,
     MessageUser,
-    RunFinished,
     RunStarted,
 )
 from tenax.journal import Journal
 from tenax.journal.base import Letter, Reader
 from tenax.journal.facts import FACTS_MAX, TEXT_CHARS_MAX, Fact, Facts
 from tenax.parts import Text
-from tenax.testing.contract.base import Engine, answer, begin, refused, say, take_reader
+from tenax.testing.contract.base import Engine, begin, refused, say, take, take_reader, turn
 
 SYNC = Reader("memory:x:sync", "turns", "now")
 COMMIT = Reader("memory:x:commit", "due", "now")
@@ -43,13 +43,6 @@ COMMIT = Reader("memory:x:commit", "due", "now")
 
 def texts(facts: list[Fact]) -> list[str]:
     return [each.text for each in facts]
-
-
-def turn(journal: Journal, name: str, run: str, outcome: str = "completed") -> int:
-    """A question, a run and its answer; the seq at which the turn was finished."""
-    journal.append(name, [say("q"), RunStarted()], run=run)
-    finished = RunFinished(outcome)  # type: ignore[arg-type]
-    return journal.append(name, [answer("a"), finished], run=run)[-1].seq
 
 
 def due(journal: Journal, name: str, upto: int) -> int:
@@ -384,16 +377,11 @@ class RememberContract(Engine):
         at = join(journal, group)
         theirs = facts.add("of the group", conversation=group, seq=at)
         for fact, name, seq in ((secret, group, at), (theirs, private, 2)):
+            here: dict[str, Any] = {"conversation": name, "seq": seq}
             calls: list[Callable[[], object]] = [
-                lambda fact=fact, name=name, seq=seq: facts.change(
-                    fact.id, was=1, about="profile", conversation=name, seq=seq
-                ),
-                lambda fact=fact, name=name, seq=seq: facts.remove(
-                    fact.id, was=1, conversation=name, seq=seq
-                ),
-                lambda fact=fact, name=name, seq=seq: facts.add(
-                    "x", replaces=(fact.id, 1), conversation=name, seq=seq
-                ),
+                lambda fact=fact, here=here: facts.change(fact.id, was=1, about="profile", **here),
+                lambda fact=fact, here=here: facts.remove(fact.id, was=1, **here),
+                lambda fact=fact, here=here: facts.add("x", replaces=(fact.id, 1), **here),
             ]
             for call in calls:
                 with refused(journal, name, InvalidInput) as caught:
@@ -595,8 +583,7 @@ class RememberContract(Engine):
         first, second = turn(journal, name, "r-1"), turn(journal, name, "r-2")
         old = take_reader(journal, SYNC, name)
         journal.bury(SYNC, name, first, was=1, error="no", lease=old)
-        lease = journal.claim(old.name, "other", 60, take_over=True)
-        assert lease is not None
+        lease = take(journal, old.name, "other", take_over=True)
         with refused(journal, name, LeaseLost):
             journal.unbury(SYNC, name, first, lease=old)
         with refused(journal, name, LeaseLost):

@@ -20,6 +20,7 @@ from tenax.events import (
 )
 from tenax.journal import Journal
 from tenax.journal.base import Dedup, Reader
+from tenax.journal.facts import Facts
 from tenax.parts import File, Text
 from tenax.testing.contract.base import (
     Engine,
@@ -239,6 +240,8 @@ class RemoveContract(Engine):
             lambda: journal.cursor(READER, name),
             lambda: begin(journal, name=name),
             lambda: journal.load(name, ConversationOpened("ada", "s-again"), []),
+            lambda: Facts(journal).usable(name),
+            lambda: Facts(journal).add("late", conversation=name, seq=2),
         ):
             with refused(journal, other, Gone):
                 call()

@@ -4,9 +4,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 from tenax.errors import InvalidInput, LeaseLost, RunConflict
 from tenax.events import (
     ApprovalAsked,
@@ -25,7 +22,7 @@ from tenax.events import (
 from tenax.journal import Journal
 from tenax.journal.base import Spent
 from tenax.parts import Text
-from tenax.testing.contract.base import Engine, answer, begin, refused, said, say, standing
+from tenax.testing.contract.base import Engine, answer, at_once, begin, refused, said, say, standing, take
 
 RIVALS = 6
 
@@ -48,18 +45,15 @@ class RunContract(Engine):
     def test_of_many_runners_one_starts(self, journal: Journal) -> None:
         """Runners that race for one input: one has it."""
         name = begin(journal, say("q", ask=True))
-        start = threading.Barrier(RIVALS)
 
         def work(n: int) -> bool:
-            start.wait()
             try:
                 journal.append(name, [RunStarted([2])], run=f"r-{n}")
             except RunConflict:
                 return False
             return True
 
-        with ThreadPoolExecutor(RIVALS) as pool:
-            assert list(pool.map(work, range(RIVALS))).count(True) == 1
+        assert at_once(work, range(RIVALS)).count(True) == 1
 
     def test_only_the_open_run_finishes(self, journal: Journal) -> None:
         """Another run's end, an end without a run and a second end are refused."""
@@ -129,9 +123,9 @@ class RunContract(Engine):
     def test_only_late_kinds_are_written_after_the_lease_was_lost(self, journal: Journal) -> None:
         """An owner that lost its run writes nothing under its lease; late output needs none."""
         name = begin(journal, say("2"))
-        lease = journal.claim(f"run:{name}", "old", 60)
+        lease = take(journal, f"run:{name}", "old")
         journal.append(name, [RunStarted()], run="r-1", lease=lease)
-        journal.claim(f"run:{name}", "new", 60, take_over=True)
+        take(journal, f"run:{name}", "new", take_over=True)
         for events in ([answer("a")], [RunFinished("completed")]):
             with refused(journal, name, LeaseLost):
                 journal.append(name, events, run="r-1", lease=lease)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tenax.errors import InvalidInput, LeaseLost, NoSuchConversation
 from tenax.events import ConversationOpened, ConversationTitled, MessageUser
 from tenax.journal import Journal
 from tenax.journal.base import Dedup, Reader
 from tenax.parts import File
-from tenax.testing.contract.base import Engine, begin, compact, refused, said, say, take_reader, texts
+from tenax.testing.contract.base import (
+    Engine,
+    begin,
+    compact,
+    every_call,
+    refused,
+    said,
+    say,
+    take_reader,
+    texts,
+)
 
 READER = Reader("index")
 
@@ -21,31 +29,7 @@ class ShareContract(Engine):
         """Another user's conversation is one that is not there: not forbidden, not there."""
         name = begin(journal, say("secret"), ConversationTitled("secret"))
         journal.behind(READER)
-        bob = journal.of("bob")
-        lease = bob.claim("reader:index", "bob", 60)
-        assert lease is not None
-        calls: list[Callable[[], object]] = [
-            lambda: bob.append(name, [say("x")]),
-            lambda: bob.read(name),
-            lambda: bob.head(name),
-            lambda: bob.rows(name),
-            lambda: bob.open(name),
-            lambda: bob.messages(name),
-            lambda: bob.fact(name, 2),
-            lambda: bob.summary(name),
-            lambda: bob.run(name, "r"),
-            lambda: bob.search("secret", conversation=name),
-            lambda: bob.wait(name, 0, seconds=0),
-            lambda: next(iter(bob.tail(name))),
-            lambda: bob.cursor(READER, name),
-            lambda: bob.advance(READER, name, 2, was=0, lease=lease),
-            lambda: bob.defer(READER, name, seconds=9, error="", lease=lease),
-            lambda: bob.fork(name),
-            lambda: bob.erase(name, [2], by="bob"),
-            lambda: bob.delete(name),
-            lambda: bob.prune(name),
-        ]
-        for call in calls:
+        for call in every_call(journal.of("bob"), name):
             with refused(journal, name, NoSuchConversation):
                 call()
 
