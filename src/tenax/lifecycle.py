@@ -23,10 +23,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from tenax.errors import InvalidInput, TenaxError
+from tenax.errors import TenaxError
 from tenax.events import MemoryDue, Reason, RunFinished, RunStarted
 from tenax.journal import Journal
-from tenax.journal.base import Stretch
 from tenax.memory.lane import LONGEST_SECONDS, Lane, said
 
 if TYPE_CHECKING:
@@ -237,7 +236,7 @@ class SessionLifecycle:
     def _note(self, sid: str) -> int:
         """Say in the store that a turn finished which ran elsewhere, if it has the session; where that stands, or 0."""
         try:
-            if (journal := self._journal) is not None and (stretch := self._stretch(sid)) is not None:
+            if (journal := self._journal) is not None and (stretch := journal.stretch(sid)) is not None:
                 events = [RunStarted(instance=journal.instance), RunFinished("completed")]
                 return journal.append(stretch.conversation, events, run=journal.ids.run())[-1].seq
         except TenaxError as error:
@@ -290,19 +289,11 @@ class SessionLifecycle:
     def _owed(self, sid: str) -> tuple[str, int]:
         """The conversation of a session in the store, and up to where its turns are owed; "" and 0 where nothing is."""
         try:
-            if self._journal is not None and (stretch := self._stretch(sid)) is not None:
+            if self._journal is not None and (stretch := self._journal.stretch(sid)) is not None:
                 return stretch.conversation, self._journal.owed(stretch.conversation)
         except TenaxError as error:
             log.info("What %s owes is not known now: %s", sid, error)
         return "", 0
-
-    def _stretch(self, sid: str) -> Stretch | None:
-        """The session as the store has it. What is no name of one is none."""
-        if self._journal is None or not isinstance(sid, str):
-            return None
-        with suppress(InvalidInput, UnicodeEncodeError):
-            return self._journal.stretch(sid)
-        return None
 
     def _busy(self, sid: str) -> bool:
         return sid in self._sessions and self._sessions[sid].busy

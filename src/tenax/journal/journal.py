@@ -61,7 +61,7 @@ from tenax.journal.base import (
 from tenax.journal.facts import told_in
 from tenax.journal.index import INDEX_VERSION, MESSAGE_ROLES, ROLES, STRUCTURE
 from tenax.journal.place import ALL_SEQS, bounds
-from tenax.journal.plan import Append, check_id
+from tenax.journal.plan import Append, check_id, is_id
 from tenax.journal.store import DAY_US, drop_mentions, forget_learned, recorded
 
 if TYPE_CHECKING:
@@ -256,13 +256,14 @@ class Journal:
         return self._store.read(work)
 
     def stretch(self, name: str) -> Stretch | None:
-        """A stretch by its name."""
-        rows = self._store.query("stretch", owner=self._user(), name=name)
+        """A stretch by its name. What can be no name finds nothing, here as elsewhere."""
+        rows = self._store.query("stretch", owner=self._user(), name=name) if is_id(name) else []
         return Stretch(*rows[0]) if rows else None
 
     def children(self, stretch: str) -> list[str]:
         """The stretches that name this one as their parent, oldest first."""
-        return [row[0] for row in self._store.query("children", owner=self._user(), name=stretch)]
+        rows = self._store.query("children", owner=self._user(), name=stretch) if is_id(stretch) else []
+        return [row[0] for row in rows]
 
     def delegated(self, conversation: str) -> list[str]:
         """The conversations of its sub-agents, oldest first. The list leaves them out."""
@@ -270,7 +271,8 @@ class Journal:
 
     def run(self, conversation: str, run: str) -> RunState | None:
         """A run by its id."""
-        rows = self._store.query("run", num=self._num(conversation), run=run)
+        num = self._num(conversation)
+        rows = self._store.query("run", num=num, run=run) if is_id(run) else []
         return RunState(*rows[0]) if rows else None
 
     def use_attempt(self, conversation: str, run: str, *, was: int) -> bool:
@@ -422,7 +424,7 @@ class Journal:
                     return str(row[0])
             return None
 
-        return self._store.read(work)
+        return self._store.read(work) if is_id(name) else None
 
     # -- instances -------------------------------------------------------------------------------------------
 
@@ -642,7 +644,7 @@ class Journal:
                 return None
             return b"".join(bytes(row[0]) for row in tx.run("blob_bytes", where))
 
-        return self._store.read(work)
+        return self._store.read(work) if is_id(name) else None
 
     def naming(self, conversation: str, blob: str) -> list[int]:
         """Which events of this user's conversation name a blob: their seqs."""

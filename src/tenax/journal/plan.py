@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import msgspec
 
@@ -68,6 +68,7 @@ __all__ = [
     "chain",
     "check_id",
     "inner_hash",
+    "is_id",
     "named_in",
     "plan",
 ]
@@ -209,9 +210,14 @@ def _opens(event: Event | Unknown) -> str | None:
             return None
 
 
-def check_id(what: str, value: object) -> str:
+def is_id(value: object) -> TypeGuard[str]:
     """An id is a short string without control characters. It stands in the digest and in file names."""
-    if not isinstance(value, str) or not value or len(value) > ID_CHARS_MAX or not value.isprintable():
+    return isinstance(value, str) and 0 < len(value) <= ID_CHARS_MAX and value.isprintable()
+
+
+def check_id(what: str, value: object) -> str:
+    """The id, if it is one. Raises InvalidInput."""
+    if not is_id(value):
         raise InvalidInput(
             f"A {what} is named by 1 to {ID_CHARS_MAX} printable characters, not by {str(value)[:40]!r}."
         )

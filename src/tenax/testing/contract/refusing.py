@@ -157,6 +157,16 @@ class RefuseContract(Engine):
         assert len(journal.read(name, after=1)[0].body or b"") == BODY_BYTES_MAX
 
     @pytest.mark.parametrize("bad", BAD_IDS, ids=ascii)
+    def test_a_name_that_can_be_none_finds_nothing(self, journal: Journal, bad: Any) -> None:  # noqa: ANN401
+        """Looking for a stretch, its children, a run, a blob or the holder of a lease by such a name is no error."""
+        name = begin(journal)
+        assert journal.stretch(bad) is None
+        assert journal.children(bad) == []
+        assert journal.run(name, bad) is None
+        assert journal.get_blob(bad) is None
+        assert journal.holder(bad) is None
+
+    @pytest.mark.parametrize("bad", BAD_IDS, ids=ascii)
     def test_an_id_that_is_no_id_is_refused(self, journal: Journal, bad: Any) -> None:  # noqa: ANN401
         """Ids are short and printable: conversation, stretch, run, source, dedup id, lease, holder, reader, user."""
         name = begin(journal)
