@@ -442,7 +442,9 @@ class SessionDB:
 
 def _lock(session_id: str) -> str:
     name = f"compress:{session_id}"
-    return name if len(name) <= ID_CHARS_MAX else f"compress:{sha256(name.encode()).hexdigest()}"
+    if len(name) <= ID_CHARS_MAX:
+        return name
+    return f"compress:{sha256(name.encode(errors='surrogatepass')).hexdigest()}"
 
 
 def _message_of(message: Mapping[str, Any]) -> Event:
