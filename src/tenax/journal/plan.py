@@ -163,7 +163,8 @@ class Append(msgspec.Struct, eq=False):
             )
         if not events:
             raise InvalidInput("An append needs at least one event.")
-        items = [_Item(each.kind, each.code, None, run, encode(each), each) for each in events]
+        bodies = [encode(each) for each in events]  # refuses what is no event, before anything of it is looked at
+        items = [_Item(each.kind, each.code, None, run, body, each) for each, body in zip(events, bodies, strict=True)]
         return cls.of_items(
             user, conversation, items, ids, expect=expect, lease=lease, dedup=dedup, append_id=append_id
         )

@@ -37,6 +37,7 @@ from tenax.events import (
     RunLate,
     RunStarted,
     StretchEnded,
+    Unknown,
 )
 from tenax.journal import Journal
 from tenax.journal.base import Dedup, Entry, Reader
@@ -64,7 +65,7 @@ class _Impostor(Event, frozen=True):
 class RefuseContract(Engine):
     """Refusing."""
 
-    @pytest.mark.parametrize("event", [_Strange("x"), _Impostor("x")])
+    @pytest.mark.parametrize("event", [_Strange("x"), _Impostor("x"), Unknown("message.user", b"{}"), {}, None])
     def test_an_unknown_kind_is_refused(self, journal: Journal, event: Event) -> None:
         """An event that this version does not know is not appended, alone or after a known one."""
         name = begin(journal)
