@@ -17,6 +17,8 @@ import msgspec
 
 from tenax.errors import CursorMoved, Gone, InvalidInput, LeaseLost, NoSuchConversation, RunConflict, TooLarge
 from tenax.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
     ContentErased,
     ContextCompacted,
     ContextSummarised,
@@ -714,8 +716,8 @@ class Journal:
     def erase(self, conversation: str, seqs: Sequence[int], *, by: str, why: str = "") -> Erased:
         """Take the text of these events away, and all that was derived from it; the chain still proves itself.
 
-        It reaches summaries that covered them, titles made from them, what was remembered from them, forks, blobs,
-        partials and search. It cannot reach backups, exports, or what a model or a person has read.
+        It reaches summaries that covered them, titles made from them, what a person was asked and said about a call,
+        what was remembered from them, forks, blobs, partials and search. It cannot reach backups, exports, or what a model or a person has read.
         """
         reached: dict[str, list[int]] = {}
         self._reach(conversation, {_whole("seq", seq) for seq in seqs}, reached)
@@ -750,10 +752,22 @@ class Journal:
     def _erasable(self, conversation: str, seqs: set[int]) -> list[int]:
         """Those of these events that still hold text, and what was made from them here."""
         low, high = bounds(self._num(conversation))
-        wanted = set(seqs)
-        for place, kind, body in self._store.query("derived", low=low, high=high):
+        wanted, open_run = set(seqs), self.head(conversation).run
+        named = [fact for each in sorted(seqs) if (fact := self.fact(conversation, each))]
+        if not named:
+            raise InvalidInput(f"{conversation} has no fact at {sorted(seqs)[:5]}.")
+        results = {
+            (result.message, result.call)
+            for each in named
+            if isinstance(result := each.event, ToolFinished | ToolLate)
+        }
+        for place, kind, run, body in self._store.query("derived", low=low, high=high):
             seq = place & ALL_SEQS
             match decode(kind, body):
+                case ApprovalAsked(message=message) if message in seqs and (run is None or run != open_run):
+                    wanted.add(seq)
+                case ApprovalAnswered(message=message, call=call) if (message, call) in results:
+                    wanted.add(seq)
                 case ContextSummarised(covers_to=covers_to) if any(each <= covers_to for each in seqs):
                     wanted.add(seq)
                 case ConversationTitled(derived=True) if any(each < seq for each in seqs):
@@ -763,8 +777,6 @@ class Journal:
         facts = [
             fact for each in sorted(wanted) if (fact := self.fact(conversation, each)) and not fact.erased
         ]
-        if not facts and not any(self.fact(conversation, each) for each in seqs):
-            raise InvalidInput(f"{conversation} has no fact at {sorted(seqs)[:5]}.")
         for fact in facts:
             if fact.kind in STRUCTURE:
                 raise InvalidInput(f"Seq {fact.seq} holds no text that could be erased.")

@@ -515,8 +515,8 @@ delete from blob_chunks where owner = :owner and hash = :hash
 select kind, body, salt, first from events where place = :place
 
 -- name: derived
-select place, kind, body from events where place between :low and :high and body is not null
-and kind in ('context.summarised', 'conversation.titled', 'files.changed')
+select place, kind, run, body from events where place between :low and :high and body is not null
+and kind in ('approval.answered', 'approval.asked', 'context.summarised', 'conversation.titled', 'files.changed')
 
 -- name: forks
 select c.id, e.body from conversations c join events e on e.place = c.num * 4294967296 + 1 where c.origin = :num

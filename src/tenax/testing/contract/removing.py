@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from tenax.errors import Gone, InvalidInput, NoSuchConversation, RunConflict
 from tenax.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
     ContentErased,
     ContextSummarised,
     ConversationOpened,
@@ -16,6 +18,7 @@ from tenax.events import (
     MessageUser,
     RunFinished,
     RunStarted,
+    ToolFinished,
     Unknown,
 )
 from tenax.journal import Journal
@@ -158,6 +161,22 @@ class RemoveContract(Engine):
         for each in (name, fork, grandchild):
             assert b"secret" not in b"".join(part.body or b"" for part in journal.read(each))
         assert said(journal, other) == ["2"]
+
+    def test_erasing_reaches_what_a_person_was_asked_and_said(self, journal: Journal) -> None:
+        """A question holds the arguments of the answer's call, and what the person said is the call's result."""
+        name = begin(journal, say("2"))
+        asked = ApprovalAsked(4, "a", "ask", '{"question": "the secret?"}')
+        said_so = ApprovalAnswered(4, "a", "once", "ada", words="the secret")
+        other = ApprovalAnswered(4, "b", "once", "ada", words="something else")
+        journal.append(name, [RunStarted()], run="r-1")
+        journal.append(name, [answer("secret"), asked, said_so, other], run="r-1")
+        journal.append(name, [ToolFinished(4, "a", "done", "the secret")], run="r-1")
+        assert journal.erase(name, [8], by="ada").conversations == {name: [6, 8]}
+        assert journal.erase(name, [4], by="ada").conversations == {name: [4]}, "the run may still need it"
+        journal.append(name, [RunFinished("completed")], run="r-1")
+        assert journal.erase(name, [4], by="ada").conversations == {name: [5]}, (
+            "what was left goes when it is over"
+        )
 
     def test_erasing_reaches_the_partials_of_an_answer(self, journal: Journal) -> None:
         """The pieces that an erased answer was streamed in are gone."""
