@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import apsw
 import pytest
 
 import tenax
 from tenax.clock import Clock
-from tenax.journal import Journal
+from tenax.journal import Journal, sqlite
 from tenax.journal.base import Lease
+from tenax.journal.hub import ANY
 from tenax.testing.contract import JournalContract
+from tenax.testing.contract.base import begin, say
 from tests.support.awaited import Loop, awaited
+
+SOON = 30.0
 
 
 class TestSqlite(JournalContract):
@@ -48,3 +54,81 @@ class TestSqliteAwaited(TestSqlite):
         journal = awaited(tenax.open(url, user="ada", clock=clock), loop)
         yield journal
         journal.close()
+
+
+@pytest.fixture
+def leaving(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Callable[[str], tuple[threading.Event, threading.Event]]]:
+    """A thread of the store that is about to end: when it is, and what lets it go on."""
+    shut = sqlite._shut
+    goes_on: list[threading.Event] = []
+
+    def of(name: str) -> tuple[threading.Event, threading.Event]:
+        there, on = threading.Event(), threading.Event()
+        goes_on.append(on)
+
+        def shut_late(connection: apsw.Connection | None) -> None:
+            if threading.current_thread().name == name and not there.is_set():
+                there.set()
+                on.wait(SOON)
+            shut(connection)
+
+        monkeypatch.setattr(sqlite, "_shut", shut_late)
+        return there, on
+
+    yield of
+    for each in goes_on:
+        each.set()
+
+
+def test_who_listens_while_the_watcher_leaves_is_told_of_other_processes(
+    tmp_path: Path, leaving: Callable[[str], tuple[threading.Event, threading.Event]]
+) -> None:
+    """One thread looks for the commits of others while somebody listens. Its end is no gap."""
+    url, told = f"sqlite:///{tmp_path}/tenax.db", threading.Event()
+    with tenax.open(url) as journal, tenax.open(url) as another:
+        there, on = leaving("tenax-watch")
+        with journal.store.hub.listening(ANY, lambda: None):
+            pass
+        assert there.wait(SOON)
+        with journal.store.hub.listening(ANY, told.set):
+            on.set()
+            told.wait(1)
+            told.clear()
+            begin(another)
+            assert told.wait(SOON)
+
+
+def test_a_log_that_grows_while_its_thread_leaves_is_copied_back(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    leaving: Callable[[str], tuple[threading.Event, threading.Event]],
+) -> None:
+    """Otherwise it would grow for as long as the process lives."""
+    monkeypatch.setattr(sqlite, "CHECKPOINT_PAGES", 1)
+    monkeypatch.setattr(sqlite, "IDLE_SECONDS", 0.01)
+    with tenax.open(f"sqlite:///{tmp_path}/tenax.db") as journal:
+        there, on = leaving("tenax-checkpoint")
+        name = begin(journal)
+        assert there.wait(SOON)
+        journal.append(name, [say("while it leaves")])
+        on.set()
+        copied = threading.Event()
+        monkeypatch.setattr(
+            sqlite, "_shut", lambda connection: (connection and connection.close(), copied.set())
+        )
+        journal.append(name, [say("more")])
+        assert copied.wait(SOON)
+
+
+def test_threads_that_have_ended_are_forgotten(tmp_path: Path) -> None:
+    """A process that waits for months starts the watcher often."""
+    with tenax.open(f"sqlite:///{tmp_path}/tenax.db") as journal:
+        for _ in range(20):
+            with journal.store.hub.listening(ANY, lambda: None):
+                pass
+            for thread in threading.enumerate():
+                if thread.name == "tenax-watch":
+                    thread.join(SOON)
+        assert len(journal.store._threads) <= 1  # type: ignore[attr-defined]

@@ -222,6 +222,35 @@ def test_a_store_that_vanishes_under_a_process_is_noticed(tmp_path: Path, how: s
     journal.close()
 
 
+def test_a_store_that_was_away_for_a_moment_has_lost_nothing(tmp_path: Path) -> None:
+    """An empty file in its place would make SQLite take the log for a leftover, and delete it with all that is in it."""
+    path, elsewhere, copy = tmp_path / "tenax.db", tmp_path / "elsewhere.db", tmp_path / "copy"
+    with tenax.open(f"sqlite:///{path}") as journal:
+        name = begin(journal, say("before"))
+        path.rename(elsewhere)
+        with pytest.raises(StoreUnavailable, match=r"moved, replaced or deleted"):
+            journal.read(name)
+        with journal.store.hub.listening(1, lambda: None), pytest.raises(StoreUnavailable):
+            journal.append(name, [say("after")])
+        assert "put it back" in refusal_hint(path)
+        assert not path.exists()
+        elsewhere.rename(path)
+        copy.mkdir()
+        for each in (path, Path(f"{path}-wal")):  # what is left when every process is killed
+            shutil.copy(each, copy)
+        assert said(journal, name) == ["before"]
+        journal.append(name, [say("back again")])
+    with tenax.open(f"sqlite:///{copy}/tenax.db") as journal:
+        assert said(journal, name) == ["before"]
+
+
+def refusal_hint(path: Path) -> str:
+    """What to do where this cannot be opened."""
+    with pytest.raises(CannotOpen) as caught:
+        tenax.open(f"sqlite:///{path}")
+    return caught.value.hint
+
+
 # -- room --------------------------------------------------------------------------------------------------------
 
 

@@ -98,9 +98,9 @@ class SqliteStore(Store):
         self._closed = threading.Event()
         self._instance: str | None = None
         self._instance_file: int | None = None
-        self._threads: list[threading.Thread] = []
+        self._threads: dict[str, threading.Thread] = {}
+        self._threads_lock = threading.Lock()
         self._checkpoint_due = threading.Event()
-        self._watching = False
         self.hub.on_first = self._watch
         self._file_id: tuple[int, int] | None = None
         self._queue_lock = self._prepare()
@@ -132,6 +132,12 @@ class SqliteStore(Store):
             raise CannotOpen(
                 f"{self.path} cannot be written to.", hint=f"give yourself the right to write in {folder}"
             )
+        log = Path(f"{self.path}-wal")
+        if _size(log) and not _size(self.path):  # SQLite would delete the log
+            raise CannotOpen(
+                f"{self.path} is missing or empty, and its log is there.",
+                hint=f"put it back, or move {log.name} away to begin anew",
+            )
         guard.protect(self.path)
         try:
             return _QueueLock(Path(f"{self.path}-lock"))
@@ -151,6 +157,8 @@ class SqliteStore(Store):
             raise CannotOpen(
                 f"{self.path} is not a SQLite database.", hint="name another file for the store"
             ) from error
+        except apsw.FullError as error:
+            raise self.judge(error, committing=False).error from error
         except apsw.Error as error:
             raise CannotOpen(
                 f"{self.path} cannot be opened: {_said(error)}.", hint="run: tenax doctor"
@@ -212,7 +220,12 @@ class SqliteStore(Store):
         self.incarnation = str(incarnation)
 
     def _connect(self) -> apsw.Connection:
-        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
+        """A connection. Only who opens the store may make its file: beside an empty one SQLite deletes the log."""
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI
+        if self._file_id is None:
+            flags |= apsw.SQLITE_OPEN_CREATE
+        elif self._identity() != self._file_id:
+            self._miss_file()
         connection = apsw.Connection(str(self.path), flags=flags, vfs=self._vfs)
         connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
         connection.pragma("synchronous", "full")
@@ -518,17 +531,34 @@ class SqliteStore(Store):
 
     def _after_commit(self, connection: apsw.Connection, database: str, pages: int) -> int:  # noqa: ARG002
         if pages >= CHECKPOINT_PAGES and self._pin is None and not self._checkpoint_due.is_set():
-            self._checkpoint_due.set()
-            self._start("checkpoint", self._checkpoint)
+            self._checkpoint_soon()
         return apsw.SQLITE_OK
 
-    def _start(self, name: str, work: Any) -> None:  # noqa: ANN401  (a bound method)
-        label = f"tenax-{name}"
-        if any(thread.name == label and thread.is_alive() for thread in self._threads):
-            return
-        thread = threading.Thread(target=work, name=label, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+    def _start(self, name: str, work: Callable[[], None], wanted: Callable[[], bool]) -> None:
+        """Have this done by a thread of its own, while it is wanted. One that is at it sees for itself that it is."""
+
+        def run() -> None:
+            goes_on = True
+            while goes_on:
+                try:
+                    work()
+                except BaseException:
+                    goes_on = False
+                    raise
+                finally:
+                    with self._threads_lock:
+                        goes_on = goes_on and wanted() and not self._closed.is_set()
+                        if not goes_on:
+                            del self._threads[name]
+
+        with self._threads_lock:
+            if name not in self._threads and not self._closed.is_set():
+                self._threads[name] = threading.Thread(target=run, name=f"tenax-{name}", daemon=True)
+                self._threads[name].start()
+
+    def _checkpoint_soon(self) -> None:
+        self._checkpoint_due.set()
+        self._start("checkpoint", self._checkpoint, self._checkpoint_due.is_set)
 
     def _checkpoint(self) -> None:
         """Copy the log back into the file while others write."""
@@ -572,7 +602,7 @@ class SqliteStore(Store):
             pin = self._connect()
             pin.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             pin.execute("begin; select count(*) from store").fetchall()
-        except apsw.Error:  # the next checkpoint that fails tries again
+        except (apsw.Error, Trouble):  # the next checkpoint that fails tries again
             _shut(pin)
         else:
             self._pin = pin
@@ -586,10 +616,9 @@ class SqliteStore(Store):
                 connection = self._writing(durable=True)
                 connection.execute("pragma incremental_vacuum").fetchall()
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        except apsw.Error as error:
+        except (apsw.Error, Trouble) as error:
             self._doubt(error)
-            self._checkpoint_due.set()
-            self._start("checkpoint", self._checkpoint)
+            self._checkpoint_soon()
             return False
         return True
 
@@ -597,9 +626,7 @@ class SqliteStore(Store):
         """Other processes see the file change by themselves."""
 
     def _watch(self) -> None:
-        if not self._watching:
-            self._watching = True
-            self._start("watch", self._poll)
+        self._start("watch", self._poll, lambda: self.hub.wanted)
 
     def _poll(self) -> None:
         """While somebody listens: notice the commits of other connections. This costs one small read."""
@@ -610,7 +637,7 @@ class SqliteStore(Store):
                 try:
                     connection = connection or self._connect()
                     version = connection.pragma("data_version")
-                except apsw.Error:
+                except (apsw.Error, Trouble):
                     _shut(connection)
                     connection = None
                     continue
@@ -618,10 +645,7 @@ class SqliteStore(Store):
                     seen = version
                     self.hub.notify(None)
         finally:
-            self._watching = False
             _shut(connection)
-            if self.hub.wanted and not self._closed.is_set():
-                self._watch()  # somebody came while this thread left
 
     # -- the end ---------------------------------------------------------------------------------------------
 
@@ -635,7 +659,9 @@ class SqliteStore(Store):
                 self.change(lambda tx: tx.run("end_instance", ended))
         self._closed.set()
         self._checkpoint_due.set()
-        for thread in self._threads:
+        with self._threads_lock:
+            threads = list(self._threads.values())
+        for thread in threads:
             if thread is not threading.current_thread():
                 thread.join()
         self._let_go()
@@ -771,6 +797,13 @@ class _QueueLock:
 
     def close(self) -> None:
         os.close(self.descriptor)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _said(error: apsw.Error) -> str:
