@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -721,6 +722,27 @@ def test_another_process_is_heard_soon(journal: Journal, other: Other) -> None:
             other.tell(f"{name} hello")
             assert hint.wait(1.0)
             assert not wrong.is_set()
+
+
+def test_a_process_with_many_open_files_hears_others(postgres_url: str, journal: Journal) -> None:
+    """A file whose number is beyond a thousand can be waited for too."""
+    name, hint = begin(journal), threading.Event()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2048)), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with (
+            tenax.open(postgres_url, user=journal.user) as crowded,
+            crowded.store.hub.listening(crowded.number(name), hint.set),
+        ):
+            assert hint.wait(5.0)  # it listens now
+            hint.clear()
+            journal.append(name, [say("hello")])
+            assert hint.wait(5.0)
+    finally:
+        for each in opened:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_hints_are_few_however_many_the_appends(journal: Journal, postgres_url: str) -> None:

@@ -163,8 +163,11 @@ class Append(msgspec.Struct, eq=False):
             )
         if not events:
             raise InvalidInput("An append needs at least one event.")
-        bodies = [encode(each) for each in events]  # refuses what is no event, before anything of it is looked at
-        items = [_Item(each.kind, each.code, None, run, body, each) for each, body in zip(events, bodies, strict=True)]
+        bodies = map(encode, events)  # what is no event is refused before anything of it is looked at
+        items = [
+            _Item(each.kind, each.code, None, run, body, each)
+            for body, each in zip(bodies, events, strict=True)
+        ]
         return cls.of_items(
             user, conversation, items, ids, expect=expect, lease=lease, dedup=dedup, append_id=append_id
         )

@@ -170,12 +170,14 @@ class Listener:
 
     def _listen(self, connection: Connection) -> None:
         beat = time.monotonic()
+        waits = select.poll()  # `select` itself takes no file whose number is beyond 1023
+        for each in (connection.fileno(), self._called):
+            waits.register(each, select.POLLIN)
         while not self._closed.is_set():
             if self._hold is not None and not self._held.is_set():
                 self._hold(connection)
                 self._held.set()
-            ready, _, _ = select.select([connection.fileno(), self._called], [], [], BEAT_SECONDS)
-            if self._called in ready:
+            if self._called in dict(waits.poll(BEAT_SECONDS * 1000)):
                 os.read(self._called, 1024)
             for notice in connection.notifies(timeout=0):
                 if notice.pid != self._own.pid:

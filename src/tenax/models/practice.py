@@ -105,8 +105,9 @@ class _Child:
         with suppress(BrokenPipeError):
             pipe.write(f"{self.key}\n".encode())
             pipe.flush()
-        ready, _, _ = select.select([out], [], [], START_SECONDS_MAX)
-        line = out.readline() if ready else b""
+        waits = select.poll()
+        waits.register(out, select.POLLIN)
+        line = out.readline() if waits.poll(START_SECONDS_MAX * 1000) else b""
         out.close()
         if line:
             self.told = msgspec.json.decode(line, type=Told)
