@@ -766,7 +766,7 @@ class Journal:
             match decode(kind, body):
                 case ApprovalAsked(message=message) if message in seqs and (run is None or run != open_run):
                     wanted.add(seq)
-                case ApprovalAnswered(message=message, call=call) if (message, call) in results:
+                case ApprovalAnswered(message, call, words=words) if words and (message, call) in results:
                     wanted.add(seq)
                 case ContextSummarised(covers_to=covers_to) if any(each <= covers_to for each in seqs):
                     wanted.add(seq)

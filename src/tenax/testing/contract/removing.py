@@ -167,11 +167,15 @@ class RemoveContract(Engine):
         name = begin(journal, say("2"))
         asked = ApprovalAsked(4, "a", "ask", '{"question": "the secret?"}')
         said_so = ApprovalAnswered(4, "a", "once", "ada", words="the secret")
-        other = ApprovalAnswered(4, "b", "once", "ada", words="something else")
+        other = ApprovalAnswered(4, "b", "once", "ada")
         journal.append(name, [RunStarted()], run="r-1")
         journal.append(name, [answer("secret"), asked, said_so, other], run="r-1")
-        journal.append(name, [ToolFinished(4, "a", "done", "the secret")], run="r-1")
+        results = [ToolFinished(4, "a", "done", "the secret"), ToolFinished(4, "b", "done", "another")]
+        journal.append(name, results, run="r-1")
         assert journal.erase(name, [8], by="ada").conversations == {name: [6, 8]}
+        assert journal.erase(name, [9], by="ada").conversations == {name: [9]}, (
+            "that somebody allowed it is no text"
+        )
         assert journal.erase(name, [4], by="ada").conversations == {name: [4]}, "the run may still need it"
         journal.append(name, [RunFinished("completed")], run="r-1")
         assert journal.erase(name, [4], by="ada").conversations == {name: [5]}, (
