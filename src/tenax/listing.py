@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -15,7 +16,7 @@ from tenax.events import TEMPORARY, MessageAssistant, MessageUser
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Summary
-from tenax.journal.hub import ANY
+from tenax.journal.hub import ANY, call_in
 from tenax.parts import text_of
 
 __all__ = ["Listed", "LiveList", "Moved", "first_words", "listed"]
@@ -150,12 +151,7 @@ class LiveList:
 
     async def _follow(self) -> None:
         loop, hint = asyncio.get_running_loop(), asyncio.Event()
-
-        def moved() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(hint.set)
-
-        with self._journal.store.hub.listening(ANY, moved):
+        with self._journal.store.hub.listening(ANY, partial(call_in, loop, hint.set)):
             while True:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_SECONDS):

@@ -42,6 +42,27 @@ def test_the_facade_has_every_verb_with_the_same_signature() -> None:
         assert inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method), name
 
 
+def test_a_loop_that_ends_while_its_append_is_stored_stops_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can close between the look whether it is there and the call into it."""
+    journal = tenax.open(f"sqlite:///{tmp_path}/tenax.db")
+    name, store, loop = begin(journal), journal.store, asyncio.new_event_loop()
+    append = journal.prepare(
+        name, [say("first")], run=None, expect=None, lease=None, dedup=None, append_id=None
+    )
+    waiter = store.waiter(append, loop.create_future())
+    loop.close()
+    monkeypatch.setattr(loop, "is_closed", lambda: False)
+    store.queue.submit(waiter)
+    after = threading.Thread(target=journal.append, args=(name, [say("second")]), daemon=True)
+    after.start()
+    after.join(30)
+    assert not after.is_alive()
+    assert said(journal, name) == ["first", "second"]
+    journal.close()
+
+
 @pytest.fixture
 async def held(tmp_path: Path) -> AsyncIterator[tuple[AsyncJournal, FaultyJournal, str]]:
     """A journal whose next commit can be held."""

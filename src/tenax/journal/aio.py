@@ -22,6 +22,7 @@ import msgspec
 from tenax.errors import TenaxError
 from tenax.journal import guard
 from tenax.journal.base import Recorded
+from tenax.journal.hub import call_in
 from tenax.journal.journal import Journal
 from tenax.journal.plan import Append
 
@@ -149,7 +150,7 @@ class AsyncJournal(Twin[Journal]):
         """Every event after a number, the stored ones and then the new ones as they come."""
         loop, hint = asyncio.get_running_loop(), asyncio.Event()
         num = await self._threads.run(lambda: self.journal.number(conversation))
-        with self.journal.store.hub.listening(num, functools.partial(_wake, loop, hint)):
+        with self.journal.store.hub.listening(num, functools.partial(call_in, loop, hint.set)):
             while True:
                 hint.clear()
                 page = await self.read(conversation, after=after, limit=_TAIL_PAGE)
@@ -166,7 +167,7 @@ class AsyncJournal(Twin[Journal]):
         loop, hint = asyncio.get_running_loop(), asyncio.Event()
         deadline = loop.time() + seconds
         num = await self._threads.run(lambda: self.journal.number(conversation))
-        with self.journal.store.hub.listening(num, functools.partial(_wake, loop, hint)):
+        with self.journal.store.hub.listening(num, functools.partial(call_in, loop, hint.set)):
             while True:
                 hint.clear()
                 if (await self.head(conversation)).head > after:
@@ -265,8 +266,7 @@ class Threads:
                 settle = functools.partial(_resolve, future, work(), None)
             except BaseException as error:  # noqa: BLE001  (it is raised where it is awaited)
                 settle = functools.partial(_resolve, future, None, error)
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(settle)
+            call_in(loop, settle)
 
         if len(self._threads) < self._count:
             thread = threading.Thread(target=self._work, name=f"tenax-aio-{len(self._threads)}", daemon=True)
@@ -284,11 +284,6 @@ class Threads:
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
             call()
-
-
-def _wake(loop: asyncio.AbstractEventLoop, hint: asyncio.Event) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(hint.set)
 
 
 def _resolve(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:  # noqa: ANN401

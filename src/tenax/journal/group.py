@@ -16,6 +16,7 @@ import msgspec
 
 from tenax.errors import StoreBusy, StoreMisused
 from tenax.journal import guard
+from tenax.journal.hub import call_in
 
 if TYPE_CHECKING:
     import asyncio
@@ -246,8 +247,7 @@ def _tell(group: list[Waiter]) -> None:
         else:
             by_loop.setdefault(waiter.future.get_loop(), []).append(waiter)
     for loop, waiters in by_loop.items():
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(_resolve, waiters)
+        call_in(loop, _resolve, waiters)
 
 
 def _resolve(waiters: list[Waiter]) -> None:

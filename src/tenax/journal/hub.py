@@ -7,13 +7,14 @@ Who waits puts a callback in; whatever learns of a commit (this process's own, a
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["ANY", "Hub"]
+__all__ = ["ANY", "Hub", "call_in"]
 
 ANY = 0
 """Listen to every conversation."""
@@ -59,3 +60,9 @@ class Hub:
             callbacks = [each for num in wanted for each in self._listeners.get(num, ())]
         for callback in callbacks:
             callback()
+
+
+def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:
+    """Have this called in a loop, from any thread. One that has ended waits for nothing any more."""
+    with suppress(RuntimeError):  # to ask first whether it is closed would be a moment too early
+        loop.call_soon_threadsafe(callback, *args)
