@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import resource
@@ -29,6 +30,7 @@ from tenax.errors import (
     TenaxError,
 )
 from tenax.journal import Journal, postgres
+from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Dedup, Lease, Reader
 from tenax.journal.check import verify
 from tenax.journal.facts import Facts
@@ -772,6 +774,44 @@ def test_who_was_deaf_for_a_while_looks_everywhere(journal: Journal, postgres_ur
         wait_for(lambda: ask(postgres_url, listening))
         _terminate(postgres_url, int(str(ask(postgres_url, listening)[0][0])))
         assert hint.wait(5.0)
+
+
+def test_a_tail_goes_on_after_a_crash_that_took_partials_and_their_numbers() -> None:
+    """What came after the crash has numbers that stood for something else before. It is not taken for known."""
+    seen: dict[str, list[str]] = {"sync": [], "async": []}
+    stop = threading.Event()
+
+    def follow(journal: Journal, name: str) -> None:
+        for each in journal.tail(name, stop=stop):
+            seen["sync"].append(each.kind)
+
+    async def follow_async(journal: Journal, name: str) -> None:
+        async for each in AsyncJournal(journal).tail(name):
+            seen["async"].append(each.kind)
+            if each.kind == "message.user":
+                return
+
+    with PostgresServer({"wal_writer_delay": "10s"}) as server:
+        url = server.create_database()
+        with tenax.open(url, user="ada") as journal, tenax.open(url, user="ada") as writer:
+            name = begin(writer)
+            tails = [
+                threading.Thread(target=follow, args=(journal, name), daemon=True),
+                threading.Thread(target=lambda: asyncio.run(follow_async(journal, name)), daemon=True),
+            ]
+            for each in tails:
+                each.start()
+            for n in range(20):
+                writer.append(name, [delta(1, n, "x")])
+            wait_for(lambda: all(len(each) == 21 for each in seen.values()))
+            server.stop("immediate")
+            server.start()
+            (stored,) = writer.append(name, [say("after")])
+            assert stored.seq < 21, "the crash took no partials, so this shows nothing"
+            wait_for(lambda: all("message.user" in each for each in seen.values()))
+            stop.set()
+            for each in tails:
+                each.join(20)
 
 
 # -- instances ---------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from tenax.errors import TenaxError
 from tenax.journal import guard
 from tenax.journal.base import Recorded
 from tenax.journal.hub import call_in
-from tenax.journal.journal import Journal
+from tenax.journal.journal import TAIL_PAGE, Journal, Place
 from tenax.journal.plan import Append
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 THREADS = 4
-_TAIL_PAGE = 500
 
 
 class CancelledAppend(msgspec.Struct, frozen=True):
@@ -147,17 +146,19 @@ class AsyncJournal(Twin[Journal]):
             raise asyncio.CancelledError(said) from None
 
     async def tail(self, conversation: str, after: int = 0) -> AsyncIterator[Recorded]:
-        """Every event after a number, the stored ones and then the new ones as they come."""
+        """As `Journal.tail`, until its task is cancelled."""
         loop, hint = asyncio.get_running_loop(), asyncio.Event()
         num = await self._threads.run(lambda: self.journal.number(conversation))
+        place = Place(after, self.incarnation)
         with self.journal.store.hub.listening(num, functools.partial(call_in, loop, hint.set)):
             while True:
                 hint.clear()
-                page = await self.read(conversation, after=after, limit=_TAIL_PAGE)
+                page = await self.read(conversation, after=place.after, limit=TAIL_PAGE)
+                if not place.passed(page, self.incarnation):
+                    continue
                 for each in page:
                     yield each
-                after = page[-1].seq if page else after
-                if len(page) < _TAIL_PAGE:
+                if len(page) < TAIL_PAGE:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(1.0):  # wait_for of Python 3.11 may swallow a cancel
                             await hint.wait()

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from tenax.journal.search import Search
     from tenax.journal.store import Store, Tx
 
-__all__ = ["BLOB_BYTES_MAX", "Journal"]
+__all__ = ["BLOB_BYTES_MAX", "TAIL_PAGE", "Journal", "Place"]
 
 T = TypeVar("T")
 BLOB_BYTES_MAX = 64 * 1024 * 1024
@@ -84,9 +84,27 @@ _LEASE_SECONDS_MAX = 7 * 86400
 _LETTERS_MAX = 1000
 _PAGE_MAX = 10_000
 _SCRUB_SECONDS = 2.0
-_TAIL_PAGE = 500
+TAIL_PAGE = 500
 _SUMMARY_ROLE = 6
 _LATE_ROLE = 7
+
+
+class Place:
+    """How far a tail is."""
+
+    def __init__(self, after: int, incarnation: str) -> None:
+        self.after = self._fact = after
+        self._incarnation = incarnation
+
+    def passed(self, page: list[Recorded], incarnation: str) -> bool:
+        """Go on behind this page. False where it is of another life of the store: read again, from the last fact on."""
+        if incarnation != self._incarnation:
+            self.after, self._incarnation = self._fact, incarnation
+            return False
+        if page:
+            self.after = page[-1].seq
+            self._fact = max((each.seq for each in page if each.digest), default=self._fact)
+        return True
 
 
 class Journal:
@@ -343,16 +361,19 @@ class Journal:
     def tail(
         self, conversation: str, after: int = 0, *, stop: threading.Event | None = None
     ) -> Iterator[Recorded]:
-        """Every event after a number, the stored ones and then the new ones as they come, until `stop` is set."""
-        hint = threading.Event()
+        """Every event after a number, the stored ones and then the new ones as they come, until `stop` is set.
+
+        A crash of the store may take partials, and give their numbers to others: then it goes on after the last fact.
+        """
+        hint, place = threading.Event(), Place(after, self.incarnation)
         with self._store.hub.listening(self._num(conversation), hint.set):
             while stop is None or not stop.is_set():
                 hint.clear()
-                page = self.read(conversation, after=after, limit=_TAIL_PAGE)
-                yield from page
-                after = page[-1].seq if page else after
-                if len(page) < _TAIL_PAGE:
-                    hint.wait(0.25)
+                page = self.read(conversation, after=place.after, limit=TAIL_PAGE)
+                if place.passed(page, self.incarnation):
+                    yield from page
+                    if len(page) < TAIL_PAGE:
+                        hint.wait(0.25)
 
     # -- leases ----------------------------------------------------------------------------------------------
 

@@ -109,12 +109,14 @@ class _Feed:
 
     def _news(self) -> list[bytes]:
         found: list[bytes] = []
+        if self._incarnation != self._runtime.journal.incarnation:  # numbers of another life say nothing here
+            self._incarnation = self._runtime.journal.incarnation
+            self._places = dict.fromkeys(self._places)
         moves = self._runtime.list.since(self._listed)
         self._listed = self._runtime.list.number
         found += [self._frame("list", each) for each in moves]
         for name, live in list(self._lives.items()):
             found += self._moved(name, live)
-        self._incarnation = self._runtime.journal.incarnation
         return found
 
     def _moved(self, name: str, live: Live) -> list[bytes]:
@@ -126,7 +128,6 @@ class _Feed:
         was, self._places[name] = self._places[name], live.at
         changes = live.since(was, self._incarnation)
         if changes is None:
-            self._incarnation = self._runtime.journal.incarnation
             rows, more = live.snapshot()
             found.append(
                 self._frame("rows", {"conversation": name, "at": live.at, "rows": rows, "more": more})
