@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import tenax
 from tenax.clock import Clock
+from tenax.errors import StoreBusy, StoreUnavailable
 from tenax.journal import Journal, sqlite
 from tenax.journal.base import Lease
 from tenax.journal.hub import ANY
@@ -132,3 +134,28 @@ def test_threads_that_have_ended_are_forgotten(tmp_path: Path) -> None:
                 if thread.name == "tenax-watch":
                     thread.join(SOON)
         assert len(journal.store._threads) <= 1  # type: ignore[attr-defined]
+
+
+def test_a_process_that_was_refused_at_first_is_known_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what is known to the store is looked for once it is dead: what it left in its spool would stay there."""
+    monkeypatch.setattr("tenax.journal.sqlite.BUSY_SECONDS", 0.2)
+    with tenax.open(f"sqlite:///{tmp_path}/tenax.db", patience=0.1) as journal:
+        with (tmp_path / "tenax.db-lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with pytest.raises(StoreBusy):
+                journal.claim("run:c_talk", "me", 30)
+        assert journal.claim("run:c_talk", "me", 30) is not None
+        assert [each.id for each in journal.instances()] == [journal.instance]
+
+
+def test_a_process_that_cannot_show_that_it_lives_is_told_in_a_sentence(tmp_path: Path) -> None:
+    """Its file cannot be made: on a full disk, for one. Nothing is claimed, and it is tried again."""
+    place = tmp_path / "tenax.db-instances"
+    with tenax.open(f"sqlite:///{tmp_path}/tenax.db") as journal:
+        place.write_text("in the way")
+        with pytest.raises(StoreUnavailable, match="-instances cannot be written to: "):
+            journal.claim("run:c_talk", "me", 30)
+        place.unlink()
+        assert journal.claim("run:c_talk", "me", 30) is not None

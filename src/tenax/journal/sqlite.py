@@ -97,6 +97,7 @@ class SqliteStore(Store):
         self._since = clock.monotonic()
         self._closed = threading.Event()
         self._instance: str | None = None
+        self._instance_told = False
         self._instance_file: int | None = None
         self._threads: dict[str, threading.Thread] = {}
         self._threads_lock = threading.Lock()
@@ -490,19 +491,23 @@ class SqliteStore(Store):
     # -- instances -------------------------------------------------------------------------------------------
 
     def live(self) -> str:
-        if self._instance is None:
+        if not self._instance_told:  # without its row nobody hands in what this process leaves in its spool
             with self._write_lock:
                 if self._instance is None:
                     self._hold(self.ids.instance())
             instance = {"id": self._instance, "host": platform.node(), "at": self.clock.now_us()}
             self.change(lambda tx: tx.run("put_instance", instance))
+            self._instance_told = True
         return self._instance or ""
 
     def _hold(self, instance: str) -> None:
         """Take the lock that says this process is alive."""
         folder = self._instances
-        folder.mkdir(exist_ok=True)
-        descriptor = os.open(folder / instance, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            folder.mkdir(exist_ok=True)
+            descriptor = os.open(folder / instance, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreUnavailable(f"{folder} cannot be written to: {error.strerror}.") from error
         fcntl.lockf(descriptor, fcntl.LOCK_EX)
         _living.add(instance)
         self._instance_file, self._instance = descriptor, instance
