@@ -97,7 +97,7 @@ class SqliteStore(Store):
         self._since = clock.monotonic()
         self._closed = threading.Event()
         self._instance: str | None = None
-        self._instance_told = False
+        self._instance_told = ""
         self._instance_file: int | None = None
         self._threads: dict[str, threading.Thread] = {}
         self._threads_lock = threading.Lock()
@@ -491,14 +491,14 @@ class SqliteStore(Store):
     # -- instances -------------------------------------------------------------------------------------------
 
     def live(self) -> str:
-        if not self._instance_told:  # without its row nobody hands in what this process leaves in its spool
+        if self._instance_told != self._instance:  # without its row nobody hands in what this process leaves
             with self._write_lock:
                 if self._instance is None:
                     self._hold(self.ids.instance())
             instance = {"id": self._instance, "host": platform.node(), "at": self.clock.now_us()}
             self.change(lambda tx: tx.run("put_instance", instance))
-            self._instance_told = True
-        return self._instance or ""
+            self._instance_told = self._instance or ""
+        return self._instance_told
 
     def _hold(self, instance: str) -> None:
         """Take the lock that says this process is alive."""
