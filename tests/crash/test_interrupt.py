@@ -53,6 +53,40 @@ def test_an_interrupted_append_is_stored_once_and_the_others_with_it(store_url: 
         assert verify(journal).problems == []
 
 
+def test_who_is_interrupted_while_handing_on_leaves_nobody_waiting(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own append is stored, and the next in the queue has not been told yet that it leads."""
+    journal = FaultyJournal(tenax.open(store_url))  # one that hangs is not closed
+    name = begin(journal)
+    hold, caught = journal.faults.hold("store:begin"), threading.Event()
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    def first() -> None:
+        try:
+            journal.append(name, [say("first")])
+        except KeyboardInterrupt:
+            caught.set()
+
+    threads = [threading.Thread(target=first)]
+    threads[0].start()
+    hold.wait_until_reached()
+    threads += [threading.Thread(target=journal.append, args=(name, [say("next")]), daemon=True)]
+    threads[1].start()
+    while not journal.store.queue._waiting:
+        time.sleep(0.0005)
+    monkeypatch.setattr(journal.store.queue, "_hand_on", interrupted)
+    hold.release()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert caught.is_set()
+    assert said(journal, name) == ["first", "next"]
+    journal.close()
+
+
 def test_a_lone_append_that_is_interrupted_leaves_the_journal_usable(store_url: str) -> None:
     """Nobody else was there to go on with it: it is stored all the same, or found not to be, and the next one works."""
     with FaultyJournal(tenax.open(store_url)) as journal:

@@ -146,11 +146,15 @@ class GroupCommit:
             return alone
 
     def _desert(self, waiter: Waiter) -> None:
-        """The caller was interrupted (Ctrl-C). Its append goes on without it; if it led, the writer thread leads."""
+        """The caller was interrupted (Ctrl-C). Its append goes on without it, and the writer thread leads.
+
+        It may have led, or have been handing that on. Should another lead already, two are no harm: a commit takes a lock.
+        """
         with self._lock:
             waiter.deserted = True
             leads, waiter.leads = waiter.leads, False
-        if leads:
+            left = leads or bool(self._waiting)
+        if left:
             self._wake_writer()
 
     def _wake_writer(self) -> None:
