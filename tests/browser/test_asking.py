@@ -30,6 +30,9 @@ def test_a_question_is_answered_with_a_choice_or_with_words_and_the_newest_list_
     expect(tab.rows("tool", "done").filter(has_text="You answered")).to_contain_text("Dark blue")
     expect(tab.button("Answer")).to_be_disabled()
     tab.page.get_by_label("An answer in your own words").fill("The same")
+    tab.page.get_by_role("link", name="Memory").click()  # a look elsewhere costs no half answer
+    tab.page.go_back()
+    expect(tab.page.get_by_label("An answer in your own words")).to_have_value("The same")
     tab.page.get_by_label("An answer in your own words").press("Enter")
     tab.answered("All right.")
     expect(tab.rows("tool", "done").filter(has_text="You answered").last).to_contain_text("The same")
@@ -38,3 +41,13 @@ def test_a_question_is_answered_with_a_choice_or_with_words_and_the_newest_list_
     expect(lists.nth(1).get_by_role("listitem")).to_have_text(
         ["Done: Buy paint", "Under way: Paint the door"]
     )
+
+
+def test_a_question_with_a_word_without_end_is_read_whole(serve: Serve, window: Window) -> None:
+    """As an address or a path: neither it nor a choice goes beyond the card, where nobody could scroll to it."""
+    word = "Pneumono" * 20
+    tab = window.enter(serve(Reply(calls=[Call("ask", {"question": word, "choices": ["Yes", word]})])))
+    tab.say("Ask me")
+    asked = tab.page.get_by_role("region", name="A question for you")
+    expect(asked.get_by_role("button", name=word)).to_be_visible()
+    assert asked.evaluate("card => card.scrollWidth <= card.clientWidth")

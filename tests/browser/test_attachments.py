@@ -68,3 +68,16 @@ def test_what_is_attached_is_kept_sent_and_shown(serve: Serve, window: Window) -
     assert saved.value.suggested_filename == "drawing.svg"
     nothing_is_wrong(tab, "shown")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_ten_files_that_are_refused_leave_room_to_write(serve: Serve, window: Window) -> None:
+    """On a phone the sentences would be taller than the screen, and the box and its buttons below it."""
+    window.expects(r"status of 400")
+    tab = window.enter(serve("Yes."))
+    tab.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    refused = [{"name": f"tool {n}.exe", "mimeType": "image/png", "buffer": b"MZ\0\0"} for n in range(10)]
+    tab.page.get_by_label("Files to attach").set_input_files(refused)  # type: ignore[arg-type]
+    expect(tab.page.get_by_role("alert")).to_have_count(10)
+    expect(tab.box).to_be_in_viewport(ratio=1)
+    tab.button("Remove tool 9.exe").click()
+    expect(tab.page.get_by_role("alert")).to_have_count(9)

@@ -10,7 +10,7 @@ from tenax.events import Event, MessageAssistant, MessageUser
 from tenax.journal import LOCAL_USER
 from tenax.models import Call, Reply
 from tenax.parts import Text
-from tests.support.browser import Serve, Tab, Window, expect
+from tests.support.browser import Chromium, Serve, Tab, Window, client, expect
 from tests.support.turns import new_conversation
 
 SLOW = " ".join(f"word{n:03}" for n in range(60))
@@ -203,3 +203,123 @@ def test_a_search_opens_the_conversation_at_the_message(serve: Serve, window: Wi
     found.wait_for()  # to expect more of so long a page takes Playwright seconds, each time
     assert found.locator(".text").text_content() == "Question 417"
     expect(found).to_be_in_viewport()
+
+
+def test_a_hit_that_is_chosen_again_is_shown_again(serve: Serve, window: Window) -> None:
+    """Somebody scrolled away from it meanwhile."""
+    tab = window.enter(serve("line\n\n" * 80))
+    tab.say("The giraffe")
+    tab.shows("line")
+    tab.page.get_by_label("Search all conversations").fill("giraffe")
+    hit = tab.page.locator("a[data-hit]", has_text="You:")
+    for _ in range(2):
+        hit.click()
+        expect(tab.page.locator(".row.hit")).to_be_in_viewport()
+        tab.button("Jump to the end").click()
+        expect(tab.page.locator(".row.hit")).not_to_be_in_viewport()
+
+
+def test_a_search_that_fails_says_why(serve: Serve, window: Window) -> None:
+    """Also the first one, before anything was found."""
+    window.expects("Failed to load resource")
+    tab = window.enter(serve("Yes."))
+    tab.page.get_by_label("Search all conversations").fill("x" * 1001)
+    expect(tab.page.get_by_role("navigation")).to_contain_text("A search takes at most 1,000 characters")
+
+
+def test_an_address_that_is_none_says_that_nothing_is_there(serve: Serve, window: Window) -> None:
+    """One that was cut in the middle of a character, say, in a mail."""
+    served = serve("Yes.")
+    window.enter(served)
+    tab = window.tab(f"{served.url}/c/%E0%A4%A")
+    expect(tab.page.get_by_text("This conversation is not there")).to_be_visible()
+
+
+def test_what_is_asked_next_is_in_sight_for_who_only_watches(chromium: Chromium, serve: Serve) -> None:
+    """A tall question gives way to a line, and then the next one comes: the end is followed all the same."""
+    calls = [Call("write_file", {"path": f"{n}.md", "content": "line\n" * 40}) for n in range(6)]
+    served = serve(*(Reply(calls=[each]) for each in calls), "Done.")
+    with chromium.window(viewport={"width": 390, "height": 800}) as window:
+        tab = window.enter(served)
+        slow = window.context.new_cdp_session(tab.page)
+        slow.send("Emulation.setCPUThrottlingRate", {"rate": 8})  # as a phone: two changes come in one frame
+        tab.say("Write them")
+        other = client(served)
+        for n in range(6):
+            asked = tab.page.get_by_role("region", name="Approval wanted").filter(has_text=f"{n}.md")
+            expect(asked.get_by_role("button", name="Allow once")).to_be_in_viewport(timeout=10_000)
+            [question] = other.get(f"/conversations/{tab.conversation}/approvals")["questions"]
+            named = {"message": question["message"], "call": question["call"]}
+            other.post(f"/conversations/{tab.conversation}/approvals", {**named, "answer": "once"})
+        tab.answered("Done.")
+
+
+def test_a_finger_that_goes_up_slowly_is_let_go_while_an_answer_grows(
+    chromium: Chromium, serve: Serve
+) -> None:
+    """Each word more would pull the end back under it: the first pixel upwards is the wish to stay."""
+    words = "\n\n".join(f"Paragraph {n} has words enough for two lines of a phone." for n in range(90))
+    served = serve(Reply(words, pause=0.02))
+    with chromium.window(viewport={"width": 390, "height": 600}, has_touch=True) as window:
+        tab = window.enter(served)
+        tab.say("Tell me")
+        tab.shows("Paragraph 12 ")
+        finger = window.context.new_cdp_session(tab.page)
+        for y in range(200, 400, 5):
+            touch = {"type": "touchMove" if y > 200 else "touchStart", "touchPoints": [{"x": 190, "y": y}]}
+            finger.send("Input.dispatchTouchEvent", touch)
+            tab.page.wait_for_timeout(20)
+        finger.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+        expect(tab.button("Jump to the end")).to_be_visible()
+        tab.button("Jump to the end").click()
+        expect(tab.button("Jump to the end")).to_have_count(0)
+
+
+def test_a_list_that_is_scrolled_to_its_end_goes_on(serve: Serve, window: Window) -> None:
+    """However many conversations there are, one look at the end brings the next of them."""
+    served = serve("Yes.")
+    other = client(served)
+    oldest = other.new()
+    for _ in range(119):
+        other.new()
+    tab = window.enter(served)
+    items = tab.page.get_by_role("navigation").locator("[data-conversation]")
+    expect(items).to_have_count(50)
+    for count in (100, 120):
+        items.last.scroll_into_view_if_needed()
+        expect(items).to_have_count(count)
+    expect(items.last).to_have_attribute("data-conversation", oldest)
+
+
+def test_the_way_back_leaves_a_question_behind(serve: Serve, window: Window) -> None:
+    """What is asked of one conversation is not answered in front of another; and a link that leads here adds no step."""
+    tab = window.enter(serve("Yes."))
+    tab.say("The first")
+    tab.answered("Yes.")
+    first = tab.conversation
+    new = tab.page.get_by_role("link", name="New conversation", exact=True)
+    new.click()
+    new.click()
+    tab.say("The second")
+    tab.answered("Yes.")
+    tab.menu("Delete")
+    expect(tab.page.get_by_role("dialog")).to_be_visible()
+    tab.page.go_back()
+    expect(tab.page.get_by_role("heading", level=1)).to_have_text("The first")
+    expect(tab.page.get_by_role("dialog")).to_have_count(0)
+    assert tab.conversation == first
+
+
+def test_a_toast_with_a_word_without_end_fits_the_screen(serve: Serve, window: Window) -> None:
+    """So that the button which takes it away can be reached."""
+    name = "Pneumono" * 20 + ".md"
+    served = serve(Reply(calls=[Call("write_file", {"path": name, "content": "held"})]), "Done.")
+    client(served).post("/rules", {"verdict": "allow", "tool": "*_file", "touches": "*"})
+    tab = window.enter(served)
+    tab.say("Write it")
+    tab.answered("Done.")
+    tab.rows("files").locator("summary").click()
+    tab.button("Put back").click()
+    expect(
+        tab.page.locator(".toast", has_text="Put back: ").get_by_role("button", name="Dismiss")
+    ).to_be_in_viewport(ratio=1)

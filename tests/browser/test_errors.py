@@ -153,3 +153,27 @@ def test_a_folder_that_cannot_be_written_is_told(serve: Serve, window: Window) -
     tab.page.get_by_role("button", name="Use the practice model").click()
     expect(tab.page.get_by_role("alert").first).to_contain_text("config.toml", timeout=90_000)
     no_traceback(served, tab.page.inner_text("body"))
+
+
+def test_a_message_that_is_refused_goes_back_into_the_box(serve: Serve, window: Window) -> None:
+    """It can be mended there; what was begun meanwhile stays above it."""
+    window.expects(r"status of 413")
+    tab = window.enter(serve("Yes."))
+    words = "x" * 4_200_000
+    tab.page.get_by_label("Files to attach").set_input_files(
+        {"name": "note.txt", "mimeType": "text/plain", "buffer": b"held"}
+    )
+    chips = tab.page.get_by_label("Attachments").get_by_role("listitem")
+    expect(chips).to_contain_text("note.txt 1 KB")
+    tab.say(words)
+    refused = tab.rows("user", "unsent")
+    expect(refused).to_contain_text("Not sent. This message is too long: it has 4,2")
+    expect(refused).to_contain_text("Send it in several pieces.")
+    tab.box.fill("Begun.")
+    refused.get_by_role("button", name="Edit").click()
+    expect(refused).to_have_count(0)
+    expect(chips).to_contain_text("note.txt 1 KB")
+    assert tab.box.input_value() == f"Begun.\n\n{words}"
+    tab.say("Short.")
+    tab.answered("Yes.", count=1)
+    expect(tab.rows("user", "")).to_contain_text("note.txt")

@@ -64,6 +64,28 @@ def test_nothing_keeps_anybody_out(chromium: Chromium, serve: Serve, scheme: str
             assert width <= PHONE["viewport"]["width"], "it scrolls sideways"  # type: ignore[index]
 
 
+RIGHT_TO_LEFT = "שלום!\n\n- פריט\n\n> ציטוט\n\n```python\nprint(1);\n```\n\nPlain English."
+
+
+def test_words_from_right_to_left_stand_there_and_code_does_not(serve: Serve, window: Window) -> None:
+    """The mark of a list is beside its entry; code reads from the left; each paragraph has its own side."""
+    tab = window.enter(serve(RIGHT_TO_LEFT))
+    tab.box.fill("שלום")
+    assert tab.box.evaluate("box => getComputedStyle(box).direction") == "rtl"
+    tab.box.press("Enter")
+    code = tab.rows("assistant", "").locator("pre")
+    expect(code).to_have_css("direction", "ltr")
+    expect(tab.page.locator(".prose ul")).to_have_css("padding-right", "24px")
+    expect(tab.page.locator(".prose blockquote")).to_have_css("border-right-width", "3px")
+    line = tab.page.locator(".prose p", has_text="Plain English.")
+    left = line.evaluate("""line => {
+      const words = document.createRange();
+      words.selectNodeContents(line);
+      return words.getBoundingClientRect().left - line.getBoundingClientRect().left;
+    }""")
+    assert left == 0
+
+
 def test_a_conversation_weighs_less_than_a_photograph(serve: Serve, window: Window) -> None:
     """All that the browser loads for it, as a server that compresses would send it."""
     served = serve(RICH)

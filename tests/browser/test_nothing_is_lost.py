@@ -81,6 +81,60 @@ def test_without_network_a_message_waits_and_is_sent_once_by_itself(
     assert [row["kind"] for row in other.rows(tab.conversation)] == ["user", "assistant"] * 2
 
 
+def test_what_is_written_while_a_new_conversation_waits_for_the_network_stays_in_the_box(
+    serve: Serve, window: Window, beside: Beside
+) -> None:
+    """The next message, half written, goes along to the conversation that is opened; with what is attached to it."""
+    window.expects(CUT)
+    served = serve("Yes.")
+    wire = beside.enter(Wire(served))
+    tab = window.tab(wire.link(served))
+    expect(tab.box).to_be_visible()
+    tab.page.get_by_label("Files to attach").set_input_files(
+        {"name": "note.txt", "mimeType": "text/plain", "buffer": b"held"}
+    )
+    chips = tab.page.get_by_label("Attachments").get_by_role("listitem")
+    expect(chips.get_by_role("progressbar")).to_have_count(0)
+    beside.run(wire.cut())
+    tab.say("The first.")
+    tab.page.get_by_label("Files to attach").set_input_files(
+        {"name": "next.txt", "mimeType": "text/plain", "buffer": b"next"}
+    )
+    tab.box.fill("Half of the sec")
+    expect(chips).to_contain_text("next.txt is not uploaded")
+    beside.run(wire.mend())
+    tab.answered("Yes.", count=1)
+    expect(tab.box).to_have_value("Half of the sec")
+    chips.get_by_role("button", name="Try again").click()
+    expect(chips).to_contain_text("next.txt 1 KB")
+    tab.say("Half of the second.")
+    expect(tab.rows("user", "").last).to_contain_text("next.txt")
+    tab.page.get_by_role("link", name="New conversation", exact=True).click()
+    expect(tab.box).to_have_value("")
+    expect(chips).to_have_count(0)
+
+
+def test_half_a_message_that_the_browser_has_no_room_for_is_there_while_the_page_is(
+    serve: Serve, window: Window
+) -> None:
+    """As one that is longer than all that a browser keeps: a look at another conversation does not cost it."""
+    tab = window.enter(serve("Yes."))
+    tab.say("The first.")
+    tab.answered("Yes.")
+    tab.page.evaluate("""() => {
+      for (let size = 2 ** 22; size >= 1; size = size / 2)
+        for (let n = 0; n < 2; n++) try { localStorage.setItem(`${size} ${n}`, "x".repeat(size)); } catch {}
+    }""")
+    tab.box.fill("Half of the sec")
+    tab.page.get_by_role("link", name="New conversation", exact=True).click()
+    expect(tab.box).to_have_value("")
+    tab.page.go_back()
+    expect(tab.box).to_have_value("Half of the sec")
+    tab.box.press("Enter")
+    expect(tab.rows("user", "").last).to_contain_text("Half of the sec")
+    expect(tab.box).to_have_value("")
+
+
 def test_a_page_that_slept_goes_on(serve: Serve, window: Window) -> None:
     """As when a laptop sleeps: what was written meanwhile comes at once, and goes on."""
     served = serve(SLOW)

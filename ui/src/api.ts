@@ -15,7 +15,7 @@ export class Problem extends Error {
   }
 
   get sentence(): string {
-    return this.hint === "" ? this.message : `${this.message} ${this.hint}`;
+    return `${this.message} ${this.hint.charAt(0).toUpperCase()}${this.hint.slice(1)}`.trimEnd();
   }
 }
 

@@ -1,7 +1,7 @@
 // The page as a whole: which screen, the banner, toasts and the keys that work everywhere.
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
-import { Composer } from "./composer";
+import { Composer, fill } from "./composer";
 import { dialog, Dialogs } from "./dialogs";
 import { focusSearch, Sidebar } from "./list";
 import { MemoryScreen } from "./memorypage";
@@ -223,13 +223,6 @@ const TRY = [
 
 function Empty() {
   const unsent = unsentOf(route.value.conversation, view.value);
-  const fill = (text: string) => {
-    const area = document.querySelector<HTMLTextAreaElement>("textarea[aria-label=Message]");
-    if (area === null) return;
-    area.value = text;
-    area.dispatchEvent(new Event("input", { bubbles: true }));
-    area.focus();
-  };
   if (unsent.length > 0)
     return (
       <div class="stage">

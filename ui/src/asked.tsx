@@ -1,6 +1,7 @@
 // A question of the model to the person, and the list that it keeps of what there is to do.
 import { useState } from "preact/hooks";
 import { call, conversationPath, Problem } from "./api";
+import { keepWords, wordsOf } from "./drafts";
 import type { View } from "./state";
 import type { Row } from "./types";
 import { parseArguments, visible } from "./words";
@@ -31,27 +32,36 @@ const entries = (row: Row, name: string): unknown[] => {
 
 export function Asked({ view, row }: { view: View; row: Row }) {
   const { busy, said, answer } = useAnswer(view, row);
-  const [words, setWords] = useState("");
+  const place = `${view.id}:${row.id}`;
+  const [words, setWords] = useState(() => wordsOf(place));
+  const write = (next: string) => {
+    setWords(next);
+    keepWords(place, next);
+  };
+  const say = (given: string, said?: string) => {
+    keepWords(place, "");
+    void answer(given, said === undefined ? {} : { words: said });
+  };
   const send = (event: Event) => {
     event.preventDefault();
-    if (words.trim() !== "") void answer("once", { words });
+    if (words.trim() !== "") say("once", words);
   };
   return (
     <section class="approval asked" aria-label="A question for you">
       <h2 dir="auto">{visible(row.touches ?? "")}</h2>
       <div class="choices">
         {entries(row, "choices").map((each) => (
-          <button key={String(each)} type="button" dir="auto" disabled={busy} onClick={() => void answer("once", { words: String(each) })}>
+          <button key={String(each)} type="button" dir="auto" disabled={busy} onClick={() => say("once", String(each))}>
             {visible(String(each))}
           </button>
         ))}
       </div>
       <form class="choices" onSubmit={send}>
-        <input value={words} maxLength={4000} placeholder="Or in your own words" aria-label="An answer in your own words" onInput={(event) => setWords(event.currentTarget.value)} />
+        <input value={words} maxLength={4000} placeholder="Or in your own words" aria-label="An answer in your own words" dir="auto" onInput={(event) => write(event.currentTarget.value)} />
         <button type="submit" disabled={busy || words.trim() === ""}>
           Answer
         </button>
-        <button type="button" class="quiet" disabled={busy} onClick={() => void answer("no")}>
+        <button type="button" class="quiet" disabled={busy} onClick={() => say("no")}>
           No answer
         </button>
       </form>

@@ -1,8 +1,7 @@
 // What goes with a message besides words. It is uploaded while the person writes, and the message then names it.
-import { signal, type Signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { conversationPath } from "./api";
-import { recall, remember } from "./memory";
+import { type Chip, type Files, filesOf, newId } from "./drafts";
 import { toast } from "./state";
 import type { Attached, Row } from "./types";
 import { visible } from "./words";
@@ -11,40 +10,17 @@ const COUNT_MAX = 10;
 const BYTES_MAX = 20 * 1024 * 1024;
 const THUMB_PX = 200;
 
-/** `sent` is how much of it was, from 0 to 1; `file` is not known any more after a reload. */
-type Chip = { id: number; name: string; bytes: number; sent: number; attached?: Attached; file?: File; error?: string };
-
-const drafts = new Map<string, Signal<Chip[]>>();
-let count = 0;
-
-/** What waits for the next message there. What was uploaded is still known after a reload. */
-function draftOf(conversation: string | null): { chips: Signal<Chip[]>; put: (chips: Chip[]) => void } {
-  const key = `tenax.attached.${conversation ?? "new"}`;
-  const held = () => JSON.parse(recall(key) || "[]") as Attached[];
-  const chips = drafts.get(key) ?? signal(held().map((each) => ({ ...each, id: ++count, sent: 1, attached: each })));
-  drafts.set(key, chips);
-  const put = (next: Chip[]) => {
-    chips.value = next;
-    const done = next.flatMap((each) => each.attached ?? []);
-    remember(key, done.length === 0 ? "" : JSON.stringify(done));
-  };
-  return { chips, put };
-}
-
-function attach(conversation: string | null, files: Iterable<File>): void {
-  const { chips, put } = draftOf(conversation);
-  const all = [...files].map((file) => ({ id: ++count, name: file.name, bytes: file.size, sent: 0, file }));
-  const added = all.slice(0, COUNT_MAX - chips.value.length);
+function attach(to: Files, files: Iterable<File>): void {
+  const all = [...files].map((file) => ({ id: newId(), name: file.name, bytes: file.size, sent: 0, file }));
+  const added = all.slice(0, COUNT_MAX - to.chips.value.length);
   if (added.length < all.length) toast(`A message takes ${COUNT_MAX} attachments. Send the others with another.`, undefined, true);
-  put([...chips.value, ...added]);
-  added.forEach((chip) => upload(conversation, chip));
+  to.put([...to.chips.value, ...added]);
+  added.forEach((chip) => upload(to, chip));
 }
 
-function upload(conversation: string | null, { id, file }: Chip): void {
-  const alter = (fields: Partial<Chip>) => {
-    const { chips, put } = draftOf(conversation);
-    put(chips.value.map((each) => (each.id === id ? { ...each, ...fields } : each)));
-  };
+function upload(to: Files, { id, file }: Chip): void {
+  const alter = (fields: Partial<Chip>) =>
+    to.put(to.chips.value.map((each) => (each.id === id ? { ...each, ...fields } : each)));
   if (file === undefined || file.size > BYTES_MAX) return alter({ error: `${file?.name} is too large. The most is 20 MB.` });
   alter({ error: "", sent: 0 });
   const request = new XMLHttpRequest(); // fetch tells nothing of how far it is
@@ -62,15 +38,15 @@ function upload(conversation: string | null, { id, file }: Chip): void {
 
 /** What goes with the message that is sent now; null while something is not there yet. */
 export function takeAttached(conversation: string | null): Attached[] | null {
-  const { chips, put } = draftOf(conversation);
-  const missing = chips.value.filter((each) => each.attached === undefined);
+  const files = filesOf(conversation);
+  const missing = files.chips.value.filter((each) => each.attached === undefined);
   if (missing.length > 0) {
     const failed = missing.some((each) => each.error);
     toast(failed ? "Something could not be attached. Remove it, or try again." : "Not everything is uploaded yet.", undefined, failed);
     return null;
   }
-  const taken = chips.value.flatMap((each) => each.attached ?? []);
-  put([]);
+  const taken = files.chips.value.flatMap((each) => each.attached ?? []);
+  files.put([]);
   return taken;
 }
 
@@ -84,24 +60,24 @@ export function Waiting({ conversation }: { conversation: string | null }) {
       const from = dataTransfer ?? clipboardData;
       if (!from?.types.includes("Files") || (clipboardData && from.types.includes("text/plain"))) return;
       event.preventDefault();
-      if (event.type !== "dragover") attach(conversation, from.files);
+      if (event.type !== "dragover") attach(filesOf(conversation), from.files);
     };
     const events = ["dragover", "drop", "paste"];
     events.forEach((each) => document.addEventListener(each, take));
     return () => events.forEach((each) => document.removeEventListener(each, take));
   }, [conversation]);
-  const { chips, put } = draftOf(conversation);
-  if (chips.value.length === 0) return null;
+  const files = filesOf(conversation);
+  if (files.chips.value.length === 0) return null;
   return (
     <ul class="waiting" aria-label="Attachments">
-      {chips.value.map((chip) => {
+      {files.chips.value.map((chip) => {
         const name = visible(chip.name);
-        const remove = () => put(chips.value.filter((each) => each.id !== chip.id));
+        const remove = () => files.put(files.chips.value.filter((each) => each.id !== chip.id));
         return (
           <li key={chip.id} class={chip.error ? "bad" : ""}>
             {chip.error ? <span role="alert">{visible(chip.error)}</span> : <span>{name} <small>{size(chip.bytes)}</small></span>}
             {!chip.error && !chip.attached && <progress aria-label={`Uploading ${name}`} value={chip.sent} />}
-            {chip.error && <button type="button" class="quiet" onClick={() => upload(conversation, chip)}>Try again</button>}
+            {chip.error && <button type="button" class="quiet" onClick={() => upload(files, chip)}>Try again</button>}
             <button type="button" class="quiet" aria-label={`Remove ${name}`} onClick={remove}>×</button>
           </li>
         );
@@ -113,7 +89,7 @@ export function Waiting({ conversation }: { conversation: string | null }) {
 export function AttachButton({ conversation }: { conversation: string | null }) {
   const input = useRef<HTMLInputElement>(null);
   const take = ({ currentTarget }: { currentTarget: HTMLInputElement }) => {
-    attach(conversation, currentTarget.files ?? []);
+    attach(filesOf(conversation), currentTarget.files ?? []);
     currentTarget.value = "";
   };
   return (

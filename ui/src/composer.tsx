@@ -2,23 +2,28 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { call, conversationPath } from "./api";
 import { AttachButton, takeAttached, Waiting } from "./attach";
-import { recall, remember } from "./memory";
+import { keepWords, wordsOf } from "./drafts";
 import { submit } from "./outbox";
 import { attempt, current, leaving, running, toast, type View } from "./state";
 import { PullThePlug } from "./tour";
 import type { How } from "./types";
 
-const draftKey = (conversation: string | null): string => `tenax.draft.${conversation ?? "new"}`;
-
-const draftOf = (conversation: string | null): string => recall(draftKey(conversation)) ?? "";
+/** Put words into the box, instead of those that are there or below them. */
+export function fill(text: string, below = false): void {
+  const area = document.querySelector<HTMLTextAreaElement>("textarea[aria-label=Message]");
+  if (area === null) return;
+  area.value = below && area.value.trim() !== "" ? `${area.value}\n\n${text}` : text;
+  area.dispatchEvent(new Event("input", { bubbles: true }));
+  area.focus();
+}
 
 export function Composer({ view, conversation }: { view: View | null; conversation: string | null }) {
   const area = useRef<HTMLTextAreaElement>(null);
-  const [text, setText] = useState(() => draftOf(conversation));
+  const [text, setText] = useState(() => wordsOf(conversation));
   const shown = useRef(conversation);
   if (shown.current !== conversation) {
     shown.current = conversation;
-    setText(draftOf(conversation));
+    setText(wordsOf(conversation));
   }
 
   useEffect(() => {
@@ -33,7 +38,7 @@ export function Composer({ view, conversation }: { view: View | null; conversati
 
   const write = (next: string) => {
     setText(next);
-    remember(draftKey(conversation), next);
+    keepWords(conversation, next);
   };
   const send = (how: How) => {
     const attachments = takeAttached(conversation);
@@ -72,6 +77,7 @@ export function Composer({ view, conversation }: { view: View | null; conversati
           aria-label="Message"
           placeholder={archived ? "Write to this archived conversation" : busy ? "Write the next message" : "Write a message"}
           rows={1}
+          dir="auto"
           value={text}
           onInput={(event) => write(event.currentTarget.value)}
           onKeyDown={onKeyDown}

@@ -1,8 +1,9 @@
 // The few things that stop and ask: rename, delete, and texts to look at. One at a time, in the browser's own dialog.
-import { signal } from "@preact/signals";
+import { effect, signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { LongText } from "./prose";
+import { route } from "./state";
 
 export type Dialog =
   | { kind: "text"; title: string; text: string }
@@ -11,6 +12,9 @@ export type Dialog =
 
 export const dialog = signal<Dialog | null>(null);
 const close = (): void => void (dialog.value = null);
+effect(() => {
+  if (route.value) close(); // what is asked of one conversation is not answered in front of another
+});
 
 export function Dialogs() {
   const open = dialog.value;

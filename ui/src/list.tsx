@@ -32,7 +32,9 @@ async function search(wanted: string, before: string | null): Promise<void> {
     next.value = found.next;
     problem.value = "";
   } catch (error) {
-    if (query.value.trim() === wanted) problem.value = error instanceof Problem ? error.sentence : "The search failed.";
+    if (query.value.trim() !== wanted) return;
+    problem.value = error instanceof Problem ? error.sentence : "The search failed.";
+    if (before === null) hits.value = [];
   }
 }
 
@@ -97,8 +99,9 @@ export function Sidebar() {
   }, [archived.value]);
   const nearEnd = () => {
     const box = scroller.current;
-    if (box !== null && box.scrollHeight - box.scrollTop - box.clientHeight < 300)
-      void pages[archived.value ? "true" : "false"].more();
+    if (box === null || box.scrollHeight - box.scrollTop - box.clientHeight >= 300) return;
+    // The first page is what the stream gave, and who is at the end already scrolls no further: look again.
+    void pages[archived.value ? "true" : "false"].more().then((came) => came && requestAnimationFrame(nearEnd));
   };
   return (
     <nav class="sidebar" id="list" aria-label="Conversations" onKeyDown={arrows}>

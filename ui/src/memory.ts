@@ -1,8 +1,11 @@
-// The browser's storage, which may be full or forbidden. Then the page works on, and forgets.
+// The browser's storage, which may be full or forbidden. Then the page works on, and forgets when it is left.
+
+/** What it did not take. */
+const held = new Map<string, string>();
 
 export function recall(key: string): string | null {
   try {
-    return localStorage.getItem(key);
+    return held.get(key) ?? localStorage.getItem(key);
   } catch {
     return null;
   }
@@ -20,11 +23,13 @@ export function recallAll(prefix: string): string[] {
 
 /** True if it is kept. */
 export function remember(key: string, value: string): boolean {
+  held.delete(key);
   try {
     if (value === "") localStorage.removeItem(key);
     else localStorage.setItem(key, value);
     return true;
   } catch {
+    held.set(key, value);
     return false;
   }
 }

@@ -83,7 +83,7 @@ const BlockView = memo(({ html, done }: { html: string; done: boolean }) => {
     if (!done || !hasCode) return;
     void import("./highlight").then(({ highlight }) => element.current && highlight(element.current));
   }, [done, html]);
-  return <div class="block" ref={element} />;
+  return <div class="block" dir="auto" ref={element} />;
 });
 
 /** The text, or what it was a moment ago while rendering it takes long: at most a fifth of the time goes into it. */
@@ -119,7 +119,7 @@ export function Prose({ text, growing }: { text: string; growing: boolean }) {
   before.current = blocks;
   took(performance.now() - start);
   return (
-    <div class="text prose" dir="auto">
+    <div class="text prose">
       {blocks.map((block, n) => (
         <BlockView key={block.start} html={block.html} done={!growing || n < blocks.length - 1} />
       ))}

@@ -4,7 +4,9 @@ import { call, conversationPath, factPath } from "./api";
 import { Asked, Todo, useAnswer } from "./asked";
 import { Parts, withoutPictures } from "./attach";
 import { FilesRow } from "./changes";
+import { fill } from "./composer";
 import { dialog } from "./dialogs";
+import { chipOf, filesOf } from "./drafts";
 import { memo } from "./memo";
 import { discard, retry, type Outgoing } from "./outbox";
 import { copy, LONG, LongText, PlainText, Prose } from "./prose";
@@ -82,6 +84,14 @@ function UserRow({ view, row }: { view: View; row: Row }) {
   );
 }
 
+/** What was refused goes back to where it was written. */
+function edit({ key, conversation, text, attachments = [] }: Outgoing): void {
+  const files = filesOf(conversation);
+  files.put([...files.chips.value, ...attachments.map(chipOf)]);
+  discard(key);
+  fill(text, true);
+}
+
 /** A message that the server has not confirmed. */
 export function UnsentRow({ message }: { message: Outgoing }) {
   const sent = message.seq !== undefined;
@@ -98,6 +108,9 @@ export function UnsentRow({ message }: { message: Outgoing }) {
             Not sent. {message.refused}{" "}
             <button type="button" class="quiet" onClick={() => retry(message.key)}>
               Try again
+            </button>
+            <button type="button" class="quiet" onClick={() => edit(message)}>
+              Edit
             </button>
             <button type="button" class="quiet" onClick={() => discard(message.key)}>
               Throw away
@@ -136,6 +149,7 @@ function AssistantRow({ view, row }: { view: View; row: Row }) {
       {streaming && text === "" ? <Dots /> : <Prose text={text} growing={streaming} />}
       <Parts conversation={view.id} parts={row.parts} />
       {row.state === "cut" && <p class="status">This answer was cut off here.</p>}
+      {row.state === "full" && <p class="status">Stopped at the longest answer that the model may give.</p>}
       {!streaming && <Labelled row={row} />}
     </>
   );

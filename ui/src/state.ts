@@ -1,11 +1,13 @@
 // What the page knows, as signals: the connection, the list, the conversation that is open, where we are, and toasts.
 import { batch, computed, effect, signal, type Signal } from "@preact/signals";
 import { call, conversationPath, Problem } from "./api";
+import { carry } from "./drafts";
 import { Hub } from "./hub";
 import { recall, remember } from "./memory";
 import { outbox, discard, pump, startOutbox } from "./outbox";
 import { Mismatch, Rows } from "./rows";
 import type { Connection, Frame, FromHub, Listed, Row, Setup, ToHub } from "./types";
+import { visible } from "./words";
 
 // -- where we are --------------------------------------------------------------------------------------------------
 
@@ -16,12 +18,21 @@ export interface Route {
   hit: { seq: number; role: string } | null;
 }
 
+/** What an address says, also one that was cut in the middle of a character. */
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 function readRoute(): Route {
   const path = /^\/c\/([^/]+)/.exec(location.pathname)?.[1];
   const hit = /^#(\w+)-(\d+)$/.exec(location.hash);
   return {
     screen: location.pathname === "/setup" ? "setup" : location.pathname === "/memory" ? "memory" : "conversation",
-    conversation: path === undefined ? null : decodeURIComponent(path),
+    conversation: path === undefined ? null : decoded(path),
     hit: hit === null ? null : { role: hit[1]!, seq: Number(hit[2]) },
   };
 }
@@ -30,7 +41,8 @@ export const route = signal<Route>(readRoute());
 export const drawer = signal(false);
 
 export function go(path: string, how: "push" | "replace" = "push"): void {
-  if (how === "push") history.pushState(null, "", path);
+  const here = path === location.pathname + location.hash; // a step that leads nowhere is none on the way back
+  if (how === "push" && !here) history.pushState(null, "", path);
   else history.replaceState(null, "", path);
   batch(() => {
     route.value = readRoute();
@@ -145,8 +157,9 @@ export class Pager {
 
   constructor(private readonly archived: boolean) {}
 
-  async more(): Promise<void> {
-    if (this.busy || this.next === null) return;
+  /** True if one came: another may follow. */
+  async more(): Promise<boolean> {
+    if (this.busy || this.next === null) return false;
     this.busy = true;
     try {
       const after = this.next === undefined ? "" : `&after=${encodeURIComponent(this.next)}`;
@@ -156,8 +169,9 @@ export class Pager {
       );
       this.next = page.next;
       putListed(...page.conversations);
+      return true;
     } catch {
-      // The end of the list is asked for again at the next scroll.
+      return false; // the end of the list is asked for again at the next scroll
     } finally {
       this.busy = false;
     }
@@ -379,7 +393,7 @@ export function start(): void {
   });
   effect(() => {
     const { screen, conversation } = route.value;
-    const name = { setup: "Setup", memory: "Memory", conversation: conversation === null ? "" : titleOf(current.value) }[screen];
+    const name = { setup: "Setup", memory: "Memory", conversation: conversation === null ? "" : visible(titleOf(current.value)) }[screen];
     document.title = name === "" ? "Tenax" : `${name.slice(0, 80)} · Tenax`;
   });
   effect(() => {
@@ -391,7 +405,9 @@ export function start(): void {
   startOutbox({
     opened: (one) => {
       putListed(one);
-      if (route.value.screen === "conversation" && route.value.conversation === null) go(pathOf(one.id), "replace");
+      if (route.value.screen !== "conversation" || route.value.conversation !== null) return;
+      carry(one.id);
+      go(pathOf(one.id), "replace");
     },
     denied: () => (denied.value = true),
   });

@@ -22,6 +22,8 @@ function isNearEnd(box: HTMLElement): boolean {
   return box.scrollHeight - box.scrollTop - box.clientHeight < NEAR_PX;
 }
 
+const sizesOf = (box: HTMLElement | null) => ({ top: box?.scrollTop ?? 0, height: box?.scrollHeight ?? 0, room: box?.clientHeight ?? 0 });
+
 /** Messages of this conversation that are not in its rows yet. */
 export function unsentOf(conversation: string | null, view: View | null): Outgoing[] {
   const order = view?.order.value ?? [];
@@ -81,7 +83,7 @@ export function Transcript({ view }: { view: View }) {
   const box = useRef<HTMLDivElement>(null);
   const inner = useRef<HTMLDivElement>(null);
   const follows = useRef(true);
-  const top = useRef(0);
+  const seen = useRef(sizesOf(null));
   const hit = route.value.hit;
 
   useLayoutEffect(() => {
@@ -92,6 +94,7 @@ export function Transcript({ view }: { view: View }) {
     const settle = () => {
       if (follows.current) scroller.scrollTop = scroller.scrollHeight;
       else atEnd.value = isNearEnd(scroller);
+      seen.current = sizesOf(scroller);
     };
     const observer = new ResizeObserver(settle);
     observer.observe(content);
@@ -107,7 +110,7 @@ export function Transcript({ view }: { view: View }) {
       if (id === null) toast("That message is too far up to show here. Scroll up to load more.");
       hitRow.value = id;
     });
-  }, [view, hit?.seq, hit?.role, view.ready.value]);
+  }, [view, hit, view.ready.value]); // a hit that is chosen again is another one
 
   // One's own message: go where the answer will be.
   const unsent = unsentOf(view.id, view);
@@ -121,20 +124,19 @@ export function Transcript({ view }: { view: View }) {
   const onScroll = () => {
     const scroller = box.current;
     if (scroller === null) return;
-    atEnd.value = isNearEnd(scroller);
-    // Only the person scrolls up; text that grows moves the end away, and that is no wish to stay.
-    if (atEnd.value) follows.current = true;
-    else if (scroller.scrollTop < top.current) follows.current = false;
-    top.current = scroller.scrollTop;
+    const near = isNearEnd(scroller);
+    const [before, now] = [seen.current, sizesOf(scroller)];
+    seen.current = now;
+    // Upwards in what is as it was goes only the person, and be it a finger's first pixel: that is the wish to stay.
+    // What shrinks and grows moves too, and that is none.
+    if (now.top >= before.top) follows.current ||= near;
+    else if (now.height === before.height && now.room === before.room) follows.current = false;
+    atEnd.value = follows.current || near;
     if (scroller.scrollTop < 600 && view.more.value && view.ready.value) void loadAbove(scroller, view);
   };
   const jump = () => {
     follows.current = true;
     if (box.current !== null) box.current.scrollTop = box.current.scrollHeight;
-  };
-  // A wheel or a key upwards means: stay here, even while text grows.
-  const onWheel = (event: WheelEvent) => {
-    if (event.deltaY < 0) follows.current = false;
   };
   const waiting = running.value && view.lastKind.value === "user";
   return (
@@ -143,7 +145,6 @@ export function Transcript({ view }: { view: View }) {
         class="transcript"
         ref={box}
         onScroll={onScroll}
-        onWheel={onWheel}
         onClick={copyFromCode}
         tabIndex={0}
         role="region"
