@@ -167,6 +167,8 @@ def read_file(path: Path) -> bytes:
             raise InvalidInput(f"{path} is no file.")
         with path.open("rb") as file:
             return file.read(BYTES_MAX + 1)  # whatever is longer is refused for being too long
+    except RuntimeError:  # ~somebody, who has no home here
+        raise InvalidInput(f"{path} is no file.") from None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pty
 import re
 import shlex
 import signal
@@ -17,6 +18,7 @@ from typing import IO
 import msgspec
 import pytest
 
+from tenax.events import BODY_BYTES_MAX
 from tenax.models import Call, Reply, Script, Trouble
 from tests.cli.conftest import tenax
 from tests.support.runs import config_of
@@ -55,6 +57,17 @@ def test_the_answer_goes_to_stdout_and_the_rest_to_stderr(
     assert [head.split(",")[0] for head, _ in told] == ["You", "Tenax", "You", "Tenax"]
     code, out, _ = tenax(capsys, "show", name, "--json")
     assert [row["kind"] for row in msgspec.json.decode(out)] == ["user", "assistant"] * 2
+
+
+def test_an_answer_that_reached_its_longest_is_said_to_have(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ends in mid-sentence, and whoever reads it is told why; what goes to stdout is the answer alone."""
+    set_up(home, [Reply(words="There once was a", finish="length")])
+    code, out, err = tenax(capsys, "-p", "A long story.")
+    assert (code, out) == (0, "There once was a\n")
+    assert err.splitlines()[1:] == ["Stopped at the longest answer that the model may give."]
+    assert "(stopped at its longest)\nThere once was a\n" in tenax(capsys, "show", conversation_in(err))[1]
 
 
 def test_tools_are_told_aside(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,6 +109,19 @@ def test_a_rule_lets_a_tool_do_it_and_its_lack_is_named(
     assert not file.exists()
 
 
+def test_a_file_that_went_with_a_message_is_named_where_it_is_shown(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With words and without."""
+    file = home / "note.txt"
+    file.write_text("the moon")
+    name = conversation_in(tenax(capsys, "-p", "Read it", "--attach", str(file))[2])
+    assert tenax(capsys, "-p", "", "--attach", str(file), "-c", name)[0] == 0
+    shown = tenax(capsys, "show", name)[1]
+    assert "\nRead it [note.txt]\n" in shown
+    assert "\n[note.txt]\n" in shown
+
+
 def test_words_come_from_stdin(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +134,14 @@ def test_words_come_from_stdin(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="utf-8"))
     code, out, err = tenax(capsys, "-p", "-")
     assert (code, out, err) == (1, "", "tenax: What came through stdin is not UTF-8 text.\n")
+    with open("/dev/zero", encoding="utf-8") as endless:  # noqa: PTH123  (no file)
+        monkeypatch.setattr(sys, "stdin", endless)
+        code, out, err = tenax(capsys, "-p", "-")
+    assert (code, out, err) == (
+        1,
+        "",
+        f"tenax: What came through stdin is too large: at most {BODY_BYTES_MAX:,} bytes are taken.\n",
+    )
 
 
 def test_what_cannot_be_asked_is_refused_in_a_sentence(
@@ -125,6 +159,7 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(
     code, _, err = tenax(capsys, "-p", "half a pair \ud800")
     assert code == 1
     assert "which is no text" in err
+    assert tenax(capsys, "list")[:2] == (0, "")
     assert tenax(capsys, "-p", "hello", "--how", "shout")[0] == 2
     (home / "config.toml").unlink()
     code, out, err = tenax(capsys, "-p", "hello")
@@ -197,6 +232,71 @@ def test_a_signal_stops_the_answer_and_keeps_what_there_is(
     assert [(row.kind, row.state) for row in rows[1:]] == [("assistant", "cut"), ("marker", "stopped")]
     assert rows[1].text.startswith((seen + rest).decode().rstrip("\n"))
     assert tenax(capsys, "-p", "go on", "-c", name)[:2] == (0, f"{ANSWER}\n")
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_reader_that_goes_away_ends_it_and_loses_nothing(
+    home: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
+) -> None:
+    """`tenax -p ... | head -1` comes to its end; what the model had said is kept, and the conversation goes on."""
+    set_up(home, [Reply(words="once upon a time " * 100, pause=0.05), Reply(words=ANSWER)])
+    args = [sys.executable, "-m", "tenax", *more, "-p", "tell me"]
+    with subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        read_until(process.stdout, b"upon")
+        process.stdout.close()
+        try:
+            assert process.wait(20) == 1
+        finally:
+            process.kill()
+        assert re.fullmatch(r"(conversation \S+\n)?", process.stderr.read().decode())
+    (name,) = [each["id"] for each in msgspec.json.decode(tenax(capsys, "list", "--json")[1])]
+    rows = rows_of(journal_of(os.environ["TENAX_STORE"], name)).rows
+    assert [(row.kind, row.state) for row in rows[1:]] == [("assistant", "cut"), ("marker", "recovered")]
+    assert "once upon" in rows[1].text
+    assert tenax(capsys, "-p", "go on", "-c", name)[:2] == (0, f"{ANSWER}\n")
+
+
+def test_the_exact_words_go_to_a_pipe_and_what_a_terminal_would_obey_to_no_terminal(home: Path) -> None:
+    """An escape sequence that a model wrote is part of its answer, and is obeyed by nobody."""
+    evil = "\x1b]0;evil\x07 \x1b[31mred\x9b2J\n\tend"
+    set_up(home, [Reply(words=evil)])
+    args = [sys.executable, "-m", "tenax", "-p", "be evil"]
+    piped = subprocess.run(args, capture_output=True, timeout=20, check=True)
+    assert piped.stdout.decode() == f"{evil}\n"
+    master, slave = pty.openpty()
+    with open(master, "rb", buffering=0) as screen:  # noqa: PTH123  (a descriptor)
+        subprocess.run(args, stdout=slave, stderr=subprocess.DEVNULL, timeout=20, check=True)
+        shown = screen.read(4096).decode()
+        os.close(slave)
+    assert shown == "�]0;evil� �[31mred�2J\r\n\tend\r\n"
+
+
+def test_what_is_told_aside_has_a_line_of_its_own_in_a_terminal(home: Path) -> None:
+    """Both come to one screen there; the words of the answer are as they are elsewhere."""
+    set_up(home, [Reply(words="Hm.", calls=[Call("read_file", {"path": "c"})]), Reply(words=ANSWER)])
+    master, slave = pty.openpty()
+    with open(master, "rb", buffering=0) as screen:  # noqa: PTH123  (a descriptor)
+        args = [sys.executable, "-m", "tenax", "-p", "Go"]
+        subprocess.run(args, stdout=slave, stderr=slave, timeout=20, check=True)
+        shown = screen.read(4096).decode()
+        os.close(slave)
+    lines = ["Hm.", "[read_file running]", "[read_file failed]", "", ANSWER, ""]
+    assert shown.split("\r\n")[1:] == lines
+
+
+def test_nothing_in_a_conversation_is_obeyed_by_the_terminal_that_shows_it(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor is the name of a tool, which a model makes up."""
+    evil = "\x1b]0;evil\x07"
+    set_up(home, [Reply(words=f"{evil}one\r\ntwo", calls=[Call(evil)]), Reply(words=ANSWER)])
+    name = conversation_in(tenax(capsys, "-p", f"say {evil}")[2])
+    shown = tenax(capsys, "show", name)[1]
+    assert not re.search(r"[\x1b\x07\r]", shown)
+    assert "[�]0;evil�: failed]" in shown
+    assert "�]0;evil�one \ntwo\n" in shown
 
 
 def read_until(pipe: IO[bytes], words: bytes) -> bytes:

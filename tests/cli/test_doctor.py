@@ -54,6 +54,7 @@ def test_without_a_store_it_says_so_and_makes_none(home: Path, said: Said) -> No
     out, err = said()
     assert f"store        sqlite:///{home}/tenax.db\n" in out
     assert f"config       {home}/config.toml (not there: the defaults hold)\n" in out
+    assert f"folder       {home}/work\n" in out, "where tools work"
     assert out.endswith("There is no store yet; it is made with the first conversation.\n")
     assert err == ""
     assert list(home.iterdir()) == []
@@ -117,6 +118,7 @@ def test_json_without_a_store(home: Path, said: Said) -> None:
     assert run(command, ["doctor", "--json"]) == 0
     found = msgspec.json.decode(said()[0])
     assert (found["ok"], found["store"], found["checked"]) == (True, None, None)
+    assert found["places"]["folder"] == f"{home}/work"
 
 
 def test_a_file_that_is_no_store_is_told_in_a_sentence(home: Path, said: Said) -> None:
@@ -165,7 +167,7 @@ def test_a_store_on_postgresql_is_proved(
     out, _ = said()
     assert "engine       PostgreSQL 1" in out
     assert f"running      {alive} on " in out
-    assert "1 conversations, 2 events, 0 blobs: ok\n" in out
+    assert "1 conversation, 2 events, 0 blobs: ok\n" in out
     assert run(command, ["list"]) == 0
     assert said()[0].startswith("c_1  hello  1  ")
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 
 import click
+import msgspec
 import pytest
 
 from tenax.cli import main
 from tenax.cli.frame import Commands, pass_config, run
 from tenax.config import Config
 from tenax.errors import ConfigError, TenaxError
+from tests.cli.conftest import tenax
 
 
 def ending(body: Callable[[], object]) -> int:
@@ -117,3 +120,98 @@ sys.exit(run(group, ["go"]))
         process.stdin.close()
         assert process.stderr
         assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("lines", [1, 100_000])
+def test_a_disk_that_is_full_is_a_sentence(lines: int) -> None:
+    """`tenax list > /dev/full` says why, once, and fails."""
+    done = piped(f'[click.echo("x" * 100) for _ in range({lines})]', ">/dev/full")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "tenax: What is printed cannot be written: No space left on device.\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_is_nowhere(closed: str) -> None:
+    """Who starts it without stdin, stdout or stderr gets the rest; no file of ours takes the place of one."""
+    done = piped(
+        'click.echo(sys.stdin.read() + "said"), click.echo("aside", err=True), sys.exit(os.dup(0) < 3)',
+        closed,
+    )
+    assert done.returncode == 0
+    assert done.stdout == ("" if ">&- 2" in closed or closed == ">&-" else "said\n")
+    assert done.stderr == ("" if "2>&-" in closed else "aside\n")
+
+
+def piped(body: str, how: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """A command that does this, in a process of its own, started by a shell with its streams so."""
+    code = f"""
+import os, sys, click
+import tenax.cli
+from tenax.cli.frame import print_exactly, print_json
+tenax.cli.tenax.command("go")(lambda: [{body}] and None)
+tenax.cli.main(["go"])
+"""
+    line = f'exec "$0" -c "$1" {how}'
+    return subprocess.run(
+        ["/bin/sh", "-c", line, sys.executable, code],
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding=env.get("PYTHONIOENCODING", "utf-8"),
+        timeout=20,
+        check=False,
+    )
+
+
+def test_what_an_encoding_does_not_have_is_replaced() -> None:
+    """A terminal that is not of UTF-8 gets what it can show."""
+    done = piped('click.echo("caf\\xe9 \\u65e5 \\udcff")', "", PYTHONIOENCODING="latin-1")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"caf\xe9 ? ?\n".decode("latin-1"), "")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("-p hello list", "-p takes no command."),
+        ("--json list", "--json takes no command."),
+        ("-c c_1 show c_1", "-c takes no command."),
+        ("--no-context-files doctor", "--no-context-files takes no command."),
+        ("--json", "--json goes with -p."),
+        ("--attach x", "--attach goes with -p."),
+        ("--how steer", "--how goes with -p."),
+        ("--new -c c_1", "--new and -c do not go together."),
+        ("-p hello --new -c c_1", "--new and -c do not go together."),
+    ],
+)
+@pytest.mark.usefixtures("home")
+def test_an_option_that_would_not_be_heeded_is_refused(
+    capsys: pytest.CaptureFixture[str], line: str, said: str
+) -> None:
+    """Who asks for JSON, for a conversation or for a file gets it, or is told."""
+    code, out, err = tenax(capsys, *line.split())
+    assert (code, out) == (2, "")
+    assert err.endswith(f"Error: {said}\n")
+
+
+def test_the_very_characters_go_to_a_pipe() -> None:
+    """What was said is printed as it was said, whatever it holds; and JSON holds nothing that a terminal would obey."""
+    done = piped('print_exactly("\\x1b[31mred\\n")', "")
+    assert done.stdout == "\x1b[31mred\n"
+    done = piped('print_json(["caf\\xe9 \\x1b[31m\\x9b2J\\u202e"])', "")
+    assert done.stdout == '[\n  "café \\u001b[31m\\u009b2J\\u202e"\n]\n'
+    latin = piped('print_json(["\\u65e5"])', "", PYTHONIOENCODING="latin-1")
+    assert msgspec.json.decode(latin.stdout.encode("latin-1")) == ["日"]
+    assert msgspec.json.decode(done.stdout) == ["café \x1b[31m\x9b2J\u202e"]
+
+
+def test_what_a_terminal_would_obey_stands_in_no_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    """A name that somebody pasted comes back in what is said about it: as characters that can be seen."""
+    evil = "\x1b]0;evil\x07"
+    assert ending(failing(TenaxError(f"There is no {evil}.", hint=f"Look at {evil}."))) == 1
+    assert (
+        capsys.readouterr().err == "tenax: There is no \ufffd]0;evil\ufffd.\nLook at \ufffd]0;evil\ufffd.\n"
+    )
+    assert run(Commands(), [evil]) == 2
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert "]0;evil" in said

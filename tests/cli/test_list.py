@@ -116,6 +116,9 @@ def test_a_limit_is_kept_and_told(begin: Begin, capsys: pytest.CaptureFixture[st
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 3
     assert err == "There are more; these are the first 3 (--limit).\n"
+    assert run(command, ["list", "--limit", "1000000"]) == 0
+    assert run(command, ["list", "--limit", "9" * 30]) == 2
+    assert "is not in the range" in capsys.readouterr().err
     assert run(command, ["list", "-n", "5"]) == 0
     assert capsys.readouterr().err == ""
     assert run(command, ["list", "-n", "0"]) == 2

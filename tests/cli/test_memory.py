@@ -93,6 +93,16 @@ def test_the_list_shows_as_much_of_an_id_as_tells_it_from_others(told: Told) -> 
 
 
 @pytest.mark.usefixtures("journal")
+def test_the_only_fact_is_not_meant_by_nothing(told: Told) -> None:
+    """A variable of a shell that is not set forgets nothing."""
+    told("add", "Has a dog.")
+    for did in ("forget", "undo", "show"):
+        code, out, err = told(did, "")
+        assert (code, out, err.splitlines()[0]) == (1, "", "tenax: There is no fact .")
+    assert len(names(told)) == 1
+
+
+@pytest.mark.usefixtures("journal")
 def test_what_was_done_last_can_be_undone(told: Told) -> None:
     """A change, a forgetting, and the adding itself."""
     told("add", "Has a dog.")
@@ -126,6 +136,7 @@ def test_a_failure_is_a_sentence(told: Told, tmp_path: Path) -> None:
         ("edit", name, "x"): f"Fact {name} was forgotten.",
         ("forget", name): f"Fact {name} was forgotten.",
         ("show", "f_nothing"): "There is no fact f_nothing.",
+        ("undo", "\udcff\x00"): "There is no fact \ufffd\ufffd.",
         ("add", " "): "There is nothing to remember in this.",
         ("add", "x" * 1001): "A fact has at most 1,000 characters, not 1,001.",
         (

@@ -229,6 +229,23 @@ def test_a_person_may_take_another_of_the_models(
         assert terminal.end() == 0
 
 
+@pytest.mark.usefixtures("home")
+def test_nothing_in_a_models_name_is_obeyed_by_the_terminal(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server says what its models are called, and may be anybody's."""
+    models = {"data": [{"id": "a\x1b[31m"}, {"id": "b"}]}
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("OPENAI_BASE_URL", serve("Hello.", pages={"/v1/models": models}).url + "/v1")
+    with Terminal() as terminal:
+        terminal.wait_for("Number [1]: ")
+        terminal.type("")
+        terminal.wait_for("Model [a\ufffd[31m]: ")
+        terminal.type("2")
+        terminal.wait_for("b answers from now on")
+    assert "\x1b" not in terminal.shown
+
+
 # -- the practice model ---------------------------------------------------------------------------------------
 
 

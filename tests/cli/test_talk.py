@@ -26,7 +26,7 @@ from tests.support.runs import config_of, until
 from tests.support.turns import journal_of, new_conversation, rows_of, set_up
 
 SECONDS = 20.0
-CTRL_C, CTRL_D, ALT_ENTER = "\x03", "\x04", "\x1b\r"
+CTRL_C, CTRL_D, CTRL_Z, ALT_ENTER = "\x03", "\x04", "\x1a", "\x1b\r"
 WRITE = Call("write_file", {"path": "notes.txt", "content": "remember\nthis"})
 _TOKEN = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|[\r\n\b]|[^\x1b\r\n\b]+|\x1b")
 
@@ -77,13 +77,12 @@ class Tape:
 class Terminal:
     """`tenax` in a terminal of its own: what is typed goes in, what a person could have read comes out."""
 
-    def __init__(self, *args: str) -> None:
+    def __init__(self, *args: str, command: Sequence[str] = (sys.executable, "-m", "tenax")) -> None:
         self._master, slave = pty.openpty()
         termios.tcsetwinsize(slave, (30, 100))
         env = {**os.environ, "TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1"}
-        command = [sys.executable, "-m", "tenax", *args]
         self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True
+            [*command, *args], stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True
         )
         os.close(slave)
         self.raw = b""
@@ -146,6 +145,11 @@ class Terminal:
         assert "Traceback" not in self.text
         return self.process.returncode
 
+    def resize(self, rows: int, columns: int) -> None:
+        """Somebody drags the window's corner."""
+        termios.tcsetwinsize(self._master, (rows, columns))
+        self.process.send_signal(signal.SIGWINCH)
+
     def hang_up(self) -> None:
         """The window is closed."""
         self.process.send_signal(signal.SIGHUP)
@@ -172,8 +176,8 @@ def start() -> Iterator[Callable[..., Terminal]]:
     """Starts a talk, and waits until it listens."""
     begun: list[Terminal] = []
 
-    def begin(*args: str, until: str = "") -> Terminal:
-        begun.append(Terminal(*args))
+    def begin(*args: str, until: str = "", **how: Sequence[str]) -> Terminal:
+        begun.append(Terminal(*args, **how))
         begun[-1].until(until)
         begun[-1].until("script")
         return begun[-1]
@@ -264,6 +268,33 @@ def test_ctrl_c_stops_the_answer_and_the_second_one_leaves(home: Path, start: St
     assert talk.ended() == 0
     said = [text for kind, text in said_in(home) if kind == "assistant"]
     assert said == ["once upon a time", "Fine."]
+
+
+def test_a_narrow_terminal_says_too_that_an_answer_is_being_written(home: Path, start: Start) -> None:
+    """What the conversation is called takes half of the line at most."""
+    set_up(home, [Reply(words="once upon a time", pause=0.02, hang=True)])
+    talk = start()
+    talk.resize(10, 40)
+    talk.send("tell me")
+    talk.until("once upon a time")
+    talk.until("· writing")
+
+
+def test_ctrl_z_gives_the_shell_back_and_the_talk_goes_on(home: Path, start: Start) -> None:
+    """As in any program: nothing is typed into the message, and an answer that is being written waits too."""
+    set_up(home, [Reply(words="once upon a time there was an end", pause=0.3)])
+    as_a_job = f'exec <"$(tty)"; set -m; {sys.executable} -m tenax; echo stopped; sleep 1; fg'
+    talk = start(command=["/bin/sh", "-c", as_a_job])
+    talk.send("tell me")
+    talk.until("once upon")
+    talk.type("and then?", CTRL_Z)
+    talk.until("stopped")
+    talk.until("was an end")
+    talk.until("> and then?")
+    talk.send("")
+    talk.until("> and then?\n")
+    said = [("user", "tell me"), ("assistant", "once upon a time there was an end"), ("user", "and then?")]
+    assert said_in(home)[:3] == said
 
 
 def test_while_an_answer_is_written_words_wait_or_steer(home: Path, start: Start) -> None:
@@ -438,6 +469,27 @@ def test_an_answer_that_another_process_writes_is_seen_here_as_it_comes(
     assert talk.ended() == 0
 
 
+def test_a_conversation_that_is_deleted_elsewhere_makes_room_for_a_new_one(home: Path, start: Start) -> None:
+    """A line says so, and what is said next begins another."""
+    talk = start()
+    talk.send("first")
+    talk.until("Forty-two")
+    talk.at_rest()
+
+    async def delete() -> str:
+        async with Runtime(config_of(url_of(home), home), serves=False) as runtime:
+            name = (await runtime.conversations())[0].conversation
+            await runtime.delete(name)
+            return name
+
+    gone = asyncio.run(delete())
+    talk.until("This conversation was deleted.")
+    talk.until("new conversation · script")
+    talk.send("second")
+    talk.until("Forty-two")
+    assert conversation_in(home) != gone
+
+
 def test_leaving_in_the_middle_parks_the_answer(home: Path, start: Start) -> None:
     """A line says so, and it goes on when the conversation is opened again."""
     set_up(home, [Reply(words="a long story ", pause=0.3, hang=True), Reply(words="The end.")])
@@ -547,6 +599,27 @@ def test_from_one_conversation_to_another(home: Path, start: Start) -> None:
     talk.until("no number 99")
 
 
+def test_whatever_stands_after_a_slash_the_talk_goes_on(home: Path, start: Start) -> None:
+    """A number without end, no words at all, somebody's home that is not there: each is a sentence, and makes nothing."""
+    endless = "9" * 5000
+    set_up(home, [Reply(calls=[WRITE])])
+    talk = start("--new")
+    for line, said in {
+        f"/open {endless}": "The last list has no number 99999",
+        f"/rules remove {endless}": "There is no rule 99999",
+        "/attach ~nobody_of_that_name/x": "~nobody_of_that_name/x is no file.",
+        "/steer": "The message is empty.",
+        "/queue": "The message is empty.",
+    }.items():
+        talk.send(f"\x1b[200~{line}\x1b[201~")
+        talk.until(said)
+    assert asyncio.run(_conversations(home)) == []
+    talk.send("write it down")
+    talk.until("always, n no")
+    talk.send(f"\x1b[200~always {endless}\x1b[201~")
+    talk.until("No pattern has the number 99999")
+
+
 def test_what_can_be_looked_up_and_set(home: Path, start: Start) -> None:
     """/help, /tools, /model, and the nearest of a command that is none."""
     other = f'[models.other]\napi = "script"\nurl = "{home}/script.json"\nname = "second"\n'
@@ -635,13 +708,17 @@ def test_words_that_cannot_be_stored_come_back(home: Path, start: Start) -> None
 
 
 def test_without_a_model_or_a_terminal_it_says_what_to_do(home: Path) -> None:
-    """Not set up is 3, with the way on; no terminal is 2, and names `tenax -p`; no such conversation is 1."""
+    """Not set up is 3, with the way on; no terminal, or one that draws nothing, is 2, and names `tenax -p`; no such conversation is 1."""
     args: Sequence[str] = [sys.executable, "-m", "tenax"]
     piped = subprocess.run(
         args, input="hello\n", capture_output=True, text=True, timeout=SECONDS, check=False
     )
     assert (piped.returncode, piped.stdout) == (2, "")
     assert "tenax -p" in piped.stderr
+    talk = Terminal(command=["/usr/bin/env", "TERM=dumb", sys.executable, "-m", "tenax"])
+    assert talk.ended() == 2
+    assert "tenax -p" in talk.text
+    talk.close()
     talk = Terminal("-c", "c_nowhere")
     assert talk.ended() == 1
     assert "There is no conversation c_nowhere." in talk.text

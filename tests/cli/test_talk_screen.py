@@ -65,6 +65,13 @@ def test_what_is_closed_is_printed_and_the_rest_is_drawn() -> None:
     )
 
 
+def test_an_answer_that_reached_its_longest_says_so_once() -> None:
+    """It is the model that ended it, and not Tenax."""
+    screen = Screen(lambda: 80)
+    told = [plain(screen.changed([Put(row("There once was a", "full"))])) for _ in range(2)]
+    assert told == ["There once was a\n\n-- Stopped at the longest answer that the model may give.\n\n", ""]
+
+
 def test_what_is_taken_back_is_said_to_be_and_comes_back() -> None:
     """Scrollback cannot be unprinted: a line says what no longer stands, and what is restored is printed again."""
     screen = Screen(lambda: 80)
@@ -100,3 +107,14 @@ def test_a_question_is_open_until_it_is_answered() -> None:
     screen.mine.add("5:b")
     assert screen.changed([Put(row("", "denied", kind="tool", name="5:b"))]) == ""
     assert screen.asks == []
+
+
+def test_every_way_to_answer_is_shown_however_narrow_it_is() -> None:
+    """The line of a question is wrapped and not cut: its end says how to say no."""
+    screen = Screen(lambda: 40)
+    screen.changed(
+        [Put(row("", "asks", kind="tool", name="5:a", touches="a/rather/long/path/of/a/file.txt"))]
+    )
+    shown = [line for _, line in screen.live(10)]
+    assert " ".join(" ".join(shown).split()).endswith("y once, c in this conversation, n no; then Enter")
+    assert max(map(len, shown)) < 40

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from tenax.cli.ask import ask
 from tenax.cli.doctor import examine
-from tenax.cli.frame import Commands, leave, run
+from tenax.cli.frame import Commands, leave, open_streams, run
 from tenax.cli.list import list_conversations
 from tenax.cli.mcp import mcp
 from tenax.cli.memory import memory
@@ -59,8 +60,7 @@ def tenax(
     no_context_files: bool,
 ) -> int | None:
     """A self-hosted AI agent that never loses the thread. Without a command it talks."""
-    if words is not None and context.invoked_subcommand is not None:
-        raise click.UsageError("-p stands alone; it takes no command.")
+    _heed_all(context)
     if context.invoked_subcommand is not None:
         return None
     config = load(os.environ, profile=profile)
@@ -79,6 +79,23 @@ def tenax(
     )
 
 
+def _heed_all(context: click.Context) -> None:
+    """Refuse an option that would do nothing here: who asks for JSON, a file or a conversation gets it, or is told."""
+    params = [each for each in context.command.params if each.name != "profile"]
+    typed = {
+        each.name: each.opts[0]
+        for each in params
+        if context.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE
+    }
+    if typed and context.invoked_subcommand is not None:
+        raise click.UsageError(f"{next(iter(typed.values()))} takes no command.")
+    for name in ("how", "files", "as_json"):
+        if name in typed and "words" not in typed:
+            raise click.UsageError(f"{typed[name]} goes with -p.")
+    if {"new", "conversation"} <= typed.keys():
+        raise click.UsageError("--new and -c do not go together.")
+
+
 tenax.add_command(examine)
 tenax.add_command(list_conversations)
 tenax.add_command(mcp)
@@ -95,4 +112,5 @@ tenax.add_command(list_skills)
 
 def main(args: Sequence[str] | None = None) -> None:
     """The `tenax` command."""
+    open_streams()
     leave(run(tenax, args))

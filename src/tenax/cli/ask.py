@@ -18,17 +18,17 @@ import click
 import msgspec
 
 from tenax.attachments import read_file
-from tenax.cli.frame import FAILED, STOPPED, tell_failure
-from tenax.cli.lines import noted, one_line
+from tenax.cli.frame import FAILED, STOPPED, in_json, in_loop, print_exactly, tell_failure
+from tenax.cli.lines import AT_ITS_LONGEST, noted, one_line
 from tenax.config import Config
-from tenax.errors import ConfigError, InvalidInput, StoreUnavailable
+from tenax.errors import ConfigError, InvalidInput, StoreError, StoreUnavailable
+from tenax.events import BODY_BYTES_MAX
 from tenax.parts import Part, Text
 from tenax.runtime import How, Runtime
 from tenax.views.transcript import Change, Grow, Put, Row
 
 __all__ = ["ask"]
 
-_encode = msgspec.json.Encoder().encode
 _STOP_SECONDS = 3.0
 _AWAY_SECONDS = 0.5
 
@@ -46,14 +46,18 @@ def ask(
     """Ask, print the answer, and say how it went."""
     if words == "-":
         try:
-            words = sys.stdin.read()
+            words = sys.stdin.read(BODY_BYTES_MAX + 1)
         except UnicodeDecodeError as error:
             raise InvalidInput("What came through stdin is not UTF-8 text.") from error
+        if len(words) > BODY_BYTES_MAX:
+            raise InvalidInput(
+                f"What came through stdin is too large: at most {BODY_BYTES_MAX:,} bytes are taken."
+            )
     attached = [(each.name, read_file(each)) for each in files]
     if not words.strip() and not attached:
         raise InvalidInput("The message is empty.", hint='tenax -p "your question"')
     printer = _Lines() if as_json else _Words()
-    return asyncio.run(_ask(config, printer, words, conversation, how, attached, context_files=context_files))
+    return in_loop(_ask(config, printer, words, conversation, how, attached, context_files=context_files))
 
 
 async def _ask(
@@ -76,7 +80,12 @@ async def _ask(
         parts: list[Part] = [Text(words)] if words.strip() else []
         parts += [await runtime.attachments.put(*each) for each in attached]
         name = conversation or await runtime.new(source="cli")
-        stored = await runtime.submit(name, parts, how=how)
+        try:
+            stored = await runtime.submit(name, parts, how=how)
+        except InvalidInput:
+            if conversation is None:  # it was made for these words
+                await runtime.delete(name)
+            raise
         printer.began(name, stored.seq)
         with _stopping() as stop:
             following = asyncio.create_task(_follow(runtime, name, stored.seq, printer))
@@ -84,10 +93,8 @@ async def _ask(
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if following.done():
                 return following.result()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_STOP_SECONDS):
-                    if await _stopped(runtime, name, stored.seq):
-                        await following
+            stopping = asyncio.create_task(_stopped(runtime, name, stored.seq, following))
+            await asyncio.wait({stopping}, timeout=_STOP_SECONDS)
             following.cancel()
             return STOPPED
 
@@ -115,11 +122,14 @@ async def _follow(runtime: Runtime, conversation: str, seq: int, printer: _Words
         async with shown:
             await shown.wait_for(lambda: last >= head)
 
-    showing = asyncio.create_task(_while_away(show))
+    both = [asyncio.create_task(_while_away(each)) for each in (wait, show)]
     try:
-        await _while_away(wait)
+        done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            each.result()  # that there is nobody to show it to, for one
     finally:
-        showing.cancel()
+        for each in both:
+            each.cancel()
     await runtime.lanes.idle(conversation)
     return printer.ended()
 
@@ -133,13 +143,13 @@ async def _while_away(work: Callable[[], Awaitable[None]]) -> None:
             await asyncio.sleep(_AWAY_SECONDS)
 
 
-async def _stopped(runtime: Runtime, conversation: str, seq: int) -> bool:
+async def _stopped(runtime: Runtime, conversation: str, seq: int, following: asyncio.Future[int]) -> None:
     """Stop the run, if it is the one that answers this; a message that waits behind another's run goes on waiting."""
-    run = (await runtime.lanes.turns(conversation)).run
-    mine = run is not None and seq in run.inputs
-    if mine:
-        await runtime.stop(conversation)
-    return mine
+    with contextlib.suppress(StoreError):  # while the store is away it ends with this process
+        run = (await runtime.lanes.turns(conversation)).run
+        if run is not None and seq in run.inputs:
+            await runtime.stop(conversation)
+            await following
 
 
 class _Printer:
@@ -178,14 +188,20 @@ class _Words(_Printer):
         super().__init__()
         self._printed: dict[str, int] = {}
         self._middle = False
+        self._behind_words = False
+        self._full = False
+        self._away = False
 
     def began(self, conversation: str, seq: int) -> None:
         super().began(conversation, seq)
         click.echo(f"conversation {conversation}", err=True)
 
     def held(self, _conversation: str, count: int) -> None:
-        if count:
-            click.echo(f"tenax: the store does not answer; {count:,} bytes are held on this host.", err=True)
+        """Said when it begins and when it is over, not for every word."""
+        if bool(count) != self._away:
+            self._away = bool(count)
+            meanwhile = "does not answer; what comes meanwhile is held on this host"
+            self._aside(f"tenax: the store {meanwhile if count else 'answers again'}.")
 
     def changed(self, _seq: int, changes: list[Change]) -> None:
         for change in changes:
@@ -199,14 +215,22 @@ class _Words(_Printer):
         match row.kind:
             case "assistant":
                 self._print(row.id, row.text, late=row.late)
+                self._full = row.state == "full"
             case "tool" if row.state != "waiting":
-                click.echo(one_line(f"[{row.name} {row.state}]"), err=True)
+                self._aside(one_line(f"[{row.name} {row.state}]"))
             case "notice" | "files" if row.state not in {"open", "undone"}:
-                click.echo(one_line(row.text), err=True)
+                self._aside(one_line(row.text))
             case "memory":
-                click.echo(noted(row), err=True)
+                self._aside(noted(row))
             case "marker" if row.state != "resumed":
                 self._failed = one_line(row.text) or row.state
+
+    def _aside(self, words: str) -> None:
+        """A line on stderr: where that is the terminal with the answer, not behind the words of it."""
+        if self._behind_words and sys.stdout.isatty() and sys.stderr.isatty():
+            click.echo(err=True)
+        self._behind_words = False
+        click.echo(words, err=True)
 
     def _print(self, name: str, text: str, offset: int = 0, *, late: bool = False) -> None:
         """What came late goes on where its run was cut off."""
@@ -215,13 +239,15 @@ class _Words(_Printer):
             click.echo()
         self._printed[name] = max(self._printed.get(name, 0), offset + len(text))
         if new:
-            self._middle = True
-            click.echo(new, nl=False)
+            self._middle = self._behind_words = True
+            print_exactly(new)
             sys.stdout.flush()
 
     def ended(self) -> int:
         if self._middle:
             click.echo()
+        if self._full:
+            click.echo(AT_ITS_LONGEST, err=True)
         if self._failed:
             tell_failure(self._failed, f'go on: tenax -p "..." -c {self._conversation}')
             return FAILED
@@ -233,14 +259,14 @@ class _Lines(_Printer):
 
     def began(self, conversation: str, seq: int) -> None:
         super().began(conversation, seq)
-        click.echo(_encode({"type": "began", "conversation": conversation, "seq": seq}))
+        click.echo(in_json({"type": "began", "conversation": conversation, "seq": seq}))
 
     def held(self, conversation: str, count: int) -> None:
-        click.echo(_encode({"type": "held", "conversation": conversation, "bytes": count}))
+        click.echo(in_json({"type": "held", "conversation": conversation, "bytes": count}))
 
     def changed(self, seq: int, changes: list[Change]) -> None:
         for change in changes:
-            click.echo(_encode({"seq": seq, **msgspec.to_builtins(change)}))
+            click.echo(in_json({"seq": seq, **msgspec.to_builtins(change)}))
             match change:
                 case Put(row) if self._is_mine(row) and row.kind == "marker" and row.state != "resumed":
                     self._failed = row.state

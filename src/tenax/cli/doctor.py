@@ -47,6 +47,8 @@ class Places(msgspec.Struct, frozen=True):
     data: str
     state: str
     store: str
+    folder: str
+    """Where tools work."""
 
 
 class Store(msgspec.Struct, frozen=True):
@@ -86,7 +88,11 @@ def examine(config: Config, *, as_json: bool) -> int:
         tenax=_version(),
         python=platform.python_version(),
         places=Places(
-            str(config.file), str(config.places.data), str(config.places.state), shown(config.store_url)
+            config=str(config.file),
+            data=str(config.places.data),
+            state=str(config.places.state),
+            store=shown(config.store_url),
+            folder=str(config.tools_folder),
         ),
         locked=dict(config.locked),
         sandbox=Sandbox().why_not(),
@@ -141,6 +147,7 @@ def _show_places(config: Config, findings: Findings) -> None:
     _pair("data", str(config.places.data))
     _pair("state", str(config.places.state))
     _pair("store", f"{shown(config.store_url)}{locked}")
+    _pair("folder", str(config.tools_folder))
     without = f"{findings.sandbox} Every command of the shell is asked for."
     _pair("sandbox", without if findings.sandbox else "bubblewrap")
     for folder, problem in findings.skills.items():

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import io
+import json
 import logging
 import os
+import re
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import update_wrapper
-from typing import Concatenate, Final, NoReturn, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar
 
 import click
 import msgspec
 
+from tenax.cli.lines import clean, visible
 from tenax.config import Config, load
 from tenax.errors import ConfigError, TenaxError
 from tenax.runtime import Runtime
@@ -28,6 +33,16 @@ R = TypeVar("R")
 FAILED: Final = 1
 NOT_SET_UP: Final = 3
 STOPPED: Final = 130
+
+_END_SECONDS: Final = 1.0
+_left: Final[set[asyncio.Task[Any]]] = set()
+"""Tasks that did not end in time. They are held, because asyncio complains of one that is forgotten."""
+
+_CANNOT_WRITE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""What a write says where there is no room, or no terminal any more."""
+
+_OBEYED: Final = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""What JSON leaves as it is, and a terminal may obey."""
 
 json_option: Final = click.option("--json", "as_json", is_flag=True, help="As JSON, for a program.")
 
@@ -67,22 +82,65 @@ def with_runtime(config: Config, work: Callable[[Runtime], Awaitable[R]], *, sta
         finally:
             await runtime.close()
 
-    return asyncio.run(done())
+    return in_loop(done())
+
+
+def in_loop(work: Coroutine[Any, Any, R]) -> R:
+    """As `asyncio.run`, but what cannot be ended (an append to a store that is away) is waited for only for a moment."""
+
+    async def bounded() -> R:
+        try:
+            return await work
+        finally:
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
+                task.cancel()
+            if left:
+                _, left = await asyncio.wait(left, timeout=_END_SECONDS)
+            for task in left:
+                _left.add(task)
+                asyncio.tasks._unregister_task(task)  # noqa: SLF001  (so that `asyncio.run` does not wait for it)
+
+    return asyncio.run(bounded())
+
+
+def in_json(what: object) -> bytes:
+    """JSON in a line, in UTF-8 wherever it goes, with nothing in it that a terminal would obey."""
+    text = msgspec.json.encode(what).decode()
+    return _OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], text).encode()
 
 
 def print_json(what: object) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(what)))
+    click.echo(msgspec.json.format(in_json(what)))
+
+
+def print_exactly(text: str) -> None:
+    """Print the very characters to a pipe or a file, and to a terminal none that it would obey."""
+    click.echo(clean(text) if sys.stdout.isatty() else text, nl=False, color=True)
 
 
 def tell_failure(message: str, hint: str = "") -> None:
-    click.echo(f"tenax: {message}", err=True)
+    click.echo(visible(f"tenax: {message}", but="\n"), err=True)
     if hint:
-        click.echo(hint, err=True)
+        click.echo(visible(hint, but="\n"), err=True)
+
+
+def open_streams() -> None:
+    """Let a stream that is closed be nowhere: otherwise the next file that is opened would take its number.
+
+    A character that stdout's encoding does not have is replaced.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115  (it stays open)
+            os.set_inheritable(getattr(sys, name).fileno(), True)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def leave(code: int) -> NoReturn:
-    """End the process, also where a thread of somebody else's code (a memory provider) would keep it."""
-    if any(not each.daemon for each in threading.enumerate() if each is not threading.main_thread()):
+    """End the process, also where a thread of somebody else's code (a memory provider) or a task would keep it."""
+    if _left or any(not each.daemon for each in threading.enumerate() if each is not threading.main_thread()):
         logging.shutdown()
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
@@ -97,15 +155,21 @@ def run(group: click.Group, args: Sequence[str] | None) -> int:
         code = group.main(args, prog_name="tenax", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        error.show()
+        said = io.StringIO()
+        error.show(said)
+        click.echo(visible(said.getvalue(), but="\n"), nl=False, err=True)
         return error.exit_code
     except click.Abort:
         return STOPPED
     except TenaxError as error:
         tell_failure(str(error), error.hint)
         return NOT_SET_UP if isinstance(error, ConfigError) else FAILED
-    except BrokenPipeError:
-        # The reader has gone. Python flushes stdout once more at exit: let it go nowhere.
+    except OSError as error:
+        if error.errno not in {errno.EPIPE, *_CANNOT_WRITE}:
+            raise
+        # Python flushes stdout once more at exit: let it go nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno != errno.EPIPE:  # a reader that has gone needs no word
+            tell_failure(f"What is printed cannot be written: {error.strerror}.")
         return FAILED
     return code if isinstance(code, int) else 0

@@ -13,6 +13,7 @@ from tenax.clock import rfc3339
 from tenax.views.transcript import Row
 
 UNTITLED = "(nothing said yet)"
+AT_ITS_LONGEST = "Stopped at the longest answer that the model may give."
 
 _NOTED = {"added": "Remembered", "replaced": "Changed what it remembers", "removed": "Forgot"}
 _US = 1_000_000
@@ -22,6 +23,11 @@ _SPACE = re.compile(r"\s+")
 def visible(text: str, but: str = "") -> str:
     """The same text, character by character, without anything that a terminal would obey, `but` for these."""
     return "".join(each if each.isprintable() or each in but else "\ufffd" for each in text)
+
+
+def clean(text: str) -> str:
+    """A text of several lines, character by character, without anything that a terminal would obey."""
+    return visible(text.replace("\r", " "), but="\n\t")
 
 
 def one_line(text: str) -> str:
@@ -83,6 +89,12 @@ def changed(turn: TurnChanges) -> list[str]:
     for each in turn.files:
         lines += [f"{each.what} {each.path} {each.note}".rstrip(), *each.diff.split("\n")[2:]]
     return [visible(line, but="\t") for line in lines]
+
+
+def with_files(text: str, row: Row) -> str:
+    """The words of a message, and the names of what went with them."""
+    names = [f"[{one_line(part.name) or type(part).__name__.lower()}]" for part in row.parts]
+    return " ".join([*([text] if text else []), *names])
 
 
 def noted(row: Row) -> str:

@@ -26,7 +26,12 @@ TITLE_COLUMNS_MIN: Final = 18
 @click.command("list")
 @click.option("-a", "--all", "everything", is_flag=True, help="Also the archived ones.")
 @click.option(
-    "-n", "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many at most."
+    "-n",
+    "--limit",
+    type=click.IntRange(min=1, max=1_000_000),
+    default=50,
+    show_default=True,
+    help="How many at most.",
 )
 @json_option
 @pass_config

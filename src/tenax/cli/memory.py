@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import click
 
-from tenax.cli.frame import FAILED, json_option, pass_config, print_json, with_runtime
+from tenax.cli.frame import FAILED, json_option, pass_config, print_exactly, print_json, with_runtime
 from tenax.cli.lines import fit, minute, one_line, pad, room_across, short_time, width
 from tenax.clock import SystemClock
 from tenax.config import Config
@@ -33,7 +33,7 @@ def _do(config: Config, work: Callable[[Memory], Awaitable[T]], *, providers: bo
 
 async def _find(memory: Memory, name: str) -> Fact:
     """A fact by its id, or by a beginning that no other has. One that was forgotten needs its whole id."""
-    found = [each for each in await memory.facts() if each.id.startswith(name)]
+    found = [each for each in await memory.facts() if name and each.id.startswith(name)]
     if len(found) > 1 and name not in [each.id for each in found]:
         raise InvalidInput(
             f"{len(found)} facts have an id that begins with {name}.", hint="Type more of it: tenax memory"
@@ -194,7 +194,7 @@ def export(config: Config, file: str) -> None:
     """Write everything that is remembered as Markdown, to a new FILE or to stdout."""
     text = _do(config, lambda memory: memory.export())
     if file == "-":
-        click.echo(text, nl=not text.endswith("\n"))
+        print_exactly(text)
         return
     try:
         with open(file, "x", encoding="utf-8") as target:  # noqa: PTH123  (a name as the person typed it)

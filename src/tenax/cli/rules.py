@@ -25,11 +25,12 @@ def lines_of(found: tuple[Rule, ...]) -> list[str]:
     ]
 
 
-def nth(found: tuple[Rule, ...], number: int) -> Rule:
+def nth(found: tuple[Rule, ...], number: str) -> Rule:
     """The rule with this number in the list."""
-    if not 1 <= number <= len(found):
-        raise InvalidInput(f"There is no rule {number}.", hint="The list has the numbers.")
-    return found[number - 1]
+    numbered = {str(n): each for n, each in enumerate(found, 1)}
+    if number not in numbered:
+        raise InvalidInput(f"There is no rule {number:.20}.", hint="The list has the numbers.")
+    return numbered[number]
 
 
 @click.group("rules", invoke_without_command=True)
@@ -59,6 +60,6 @@ def add(config: Config, verdict: Literal["allow", "deny"], tool: str, pattern: s
 @pass_config
 def remove(config: Config, number: int) -> None:
     """Take back the rule with this NUMBER in the list."""
-    gone = nth(config.rules, number)
+    gone = nth(config.rules, str(number))
     remove_rule(config, gone)
     click.echo(f"Taken back: {gone}")

@@ -83,9 +83,8 @@ def remove(config: Config, name: str) -> None:
     """Take away the schedule with the id NAME, or with the only id that begins so."""
 
     async def work(runtime: Runtime) -> str:
-        found = [
-            each.schedule.id for each in await runtime.schedules.all() if each.schedule.id.startswith(name)
-        ]
+        known = [each.schedule.id for each in await runtime.schedules.all()]
+        found = [each for each in known if name and each.startswith(name)]
         gone = found[0] if len(found) == 1 else name
         await runtime.schedules.remove(gone)
         return gone

@@ -27,7 +27,7 @@ import msgspec
 
 from tenax.cli.frame import FAILED, pass_config
 from tenax.config import Config
-from tenax.errors import CannotOpen, Refused
+from tenax.errors import CannotOpen, Refused, unusable
 from tenax.journal import LOCAL_USER
 from tenax.web.links import Links
 
@@ -149,11 +149,10 @@ def _locked(config: Config) -> Iterator[IO[bytes] | None]:
     folder = config.places.state / "run"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = open(os.open(folder / "serve", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b")  # noqa: PTH123, SIM115  (a descriptor, closed below)
+        found = os.open(folder / "serve", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = open(found, "r+b", buffering=0)  # noqa: PTH123, SIM115  (a descriptor, closed below)
     except OSError as error:
-        raise CannotOpen(
-            f"{folder} cannot be written: {error.strerror}.", hint="set TENAX_HOME to a folder of yours"
-        ) from error
+        raise unusable(f"{folder} cannot be written", error) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -241,9 +240,7 @@ class _Parent:
             ready = self._start()
             if not ready.ok:
                 raise Refused(ready.error, hint=ready.hint)
-            self._lock.truncate(0)
-            self._lock.write(msgspec.json.encode(self._where))
-            self._lock.flush()
+            self._say_where()
             self._welcome(_link(self._config, self._where.url, to))
             return self._look_after()
         except _Stop:
@@ -253,16 +250,26 @@ class _Parent:
                 self._child.kill()
                 self._child.wait()
 
+    def _say_where(self) -> None:
+        try:
+            self._lock.truncate(0)
+            self._lock.write(msgspec.json.encode(self._where))
+        except OSError as error:
+            raise unusable("Where the page is cannot be written down", error) from error
+
     def _start(self) -> Ready:
         profile = click.get_current_context().find_root().params.get("profile")
         command = [sys.executable, "-m", "tenax.web", str(self._listening.fileno())]
-        child = self._child = subprocess.Popen(  # noqa: S603  (our own)
-            [*command, profile] if profile else command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=[self._listening.fileno()],
-            start_new_session=True,  # Ctrl-C is for the parent, which tells it
-        )
+        try:
+            child = self._child = subprocess.Popen(  # noqa: S603  (our own)
+                [*command, profile] if profile else command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=[self._listening.fileno()],
+                start_new_session=True,  # Ctrl-C is for the parent, which tells it
+            )
+        except OSError as error:
+            return Ready(ok=False, error=f"The server cannot be started: {error.strerror}.")
         assert child.stdout is not None
         line = child.stdout.readline()
         try:
@@ -278,13 +285,13 @@ class _Parent:
             self._deaths.append(time.monotonic())
             often = len(self._deaths) == DEATHS_MAX and self._deaths[-1] - self._deaths[0] < DEATHS_SECONDS
             how = f"signal {-code}" if code < 0 else f"code {code}"
-            click.echo(f"The server is gone ({how}); starting it again.", err=True)
+            _tell(f"The server is gone ({how}); starting it again.")
             time.sleep(PAUSE_SECONDS if often else 0)
             while not (ready := self._start()).ok:
-                click.echo(f"tenax: {ready.error} Trying again.", err=True)
+                _tell(f"tenax: {ready.error} Trying again.")
                 self._child.wait()
                 time.sleep(PAUSE_SECONDS)
-            click.echo("The server is back.", err=True)
+            _tell("The server is back.")
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
@@ -297,19 +304,22 @@ class _Parent:
             self._child.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):  # then it is killed
                 self._child.wait(STOP_SECONDS)
-        click.echo("\nStopped. What was being written goes on at the next start.", err=True)
+        _tell("\nStopped. What was being written goes on at the next start.")
         return 0
 
     def _welcome(self, address: str) -> None:
         port = self._listening.getsockname()[1]
         if os.environ.get("SSH_CONNECTION"):
             name = os.environ.get("USER", "you")
-            click.echo(
-                f"From your own machine: ssh -L {port}:127.0.0.1:{port} {name}@{socket.gethostname()}",
-                err=True,
-            )
-        click.echo("This link works once; `tenax link` makes another. Ctrl-C ends Tenax.", err=True)
+            _tell(f"From your own machine: ssh -L {port}:127.0.0.1:{port} {name}@{socket.gethostname()}")
+        _tell("This link works once; `tenax link` makes another. Ctrl-C ends Tenax.")
         click.echo(address)
         sys.stdout.flush()
         if sys.stdout.isatty() and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
             webbrowser.open(address)
+
+
+def _tell(words: str) -> None:
+    """To whoever looks. A terminal that was closed, or a full disk behind it, must not end what looks after the server."""
+    with contextlib.suppress(OSError):
+        click.echo(words, err=True)

@@ -130,12 +130,13 @@ def _model(models: list[str]) -> str:
         click.echo(f"{number:>3}  {one_line(name)}")
     if len(models) > MODELS_SHOWN_MAX:
         click.echo(f"     and {len(models) - MODELS_SHOWN_MAX} more, by name")
+    numbered = {str(n): each for n, each in enumerate(models, 1)}
     while True:
-        given = click.prompt("Model", default=models[0]).strip()
+        given = click.prompt(f"Model [{one_line(models[0])}]", default=models[0], show_default=False).strip()
         if given in models:
             return str(given)
-        if given.isdecimal() and 1 <= int(given) <= len(models):
-            return models[int(given) - 1]
+        if given in numbered:
+            return numbered[given]
         click.echo("That is neither a number nor a name in the list.", err=True)
 
 

@@ -8,7 +8,7 @@ import click
 
 from tenax.changes import TurnChanges
 from tenax.cli.frame import json_option, pass_config, print_json, with_runtime
-from tenax.cli.lines import changed, minute, noted, visible
+from tenax.cli.lines import changed, clean, minute, noted, one_line, with_files
 from tenax.config import Config
 from tenax.errors import NoSuchConversation
 from tenax.journal import exists
@@ -24,6 +24,7 @@ _STATES = {
     "steering": " (steers)",
     "streaming": " (writing)",
     "cut": " (cut off)",
+    "full": " (stopped at its longest)",
     "earlier": " (earlier attempt)",
 }
 
@@ -61,9 +62,9 @@ def show(config: Config, conversation: str, *, limit: int, changes: bool, as_jso
 
 def _paragraph(row: Row) -> str:
     """A row as a person reads it: who, when, what. Nothing in it that a terminal would obey."""
-    text = "(erased)" if row.erased else visible(row.text, but="\n\t")
+    text = "(erased)" if row.erased else clean(row.text)
     if row.kind == "tool":
-        head = f"[{row.name}: {row.state}{', late' if row.late else ''}]"
+        head = f"[{one_line(row.name)}: {row.state}{', late' if row.late else ''}]"
         return f"{head}\n{text}" if text else head
     if row.kind == "marker":
         return f"-- {WORDING[row.state]} {text}".rstrip()
@@ -71,5 +72,5 @@ def _paragraph(row: Row) -> str:
         return f"-- {text}{' Put back.' if row.state == 'undone' else ''}"
     if row.kind == "memory":
         return f"-- {noted(row)}"
-    name = row.author or _NAMES[row.kind]
-    return f"{name}, {minute(row.at)}{_STATES.get(row.state, '')}\n{text}"
+    name = one_line(row.author) or _NAMES[row.kind]
+    return f"{name}, {minute(row.at)}{_STATES.get(row.state, '')}\n{with_files(text, row)}"

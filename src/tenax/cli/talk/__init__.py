@@ -9,11 +9,12 @@ comes from the journal, so what the page or another process writes in the same c
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
 import click
+from prompt_toolkit.utils import is_dumb_terminal
 
+from tenax.cli.frame import in_loop
 from tenax.cli.talk.face import Face
 from tenax.config import Config
 from tenax.errors import ConfigError
@@ -23,11 +24,11 @@ __all__ = ["talk"]
 
 def talk(config: Config, *, conversation: str | None, new: bool, context_files: bool) -> int:
     """Talk until the person leaves: in this conversation, in a new one, or in the last one."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or is_dumb_terminal():
         raise click.UsageError('A talk needs a terminal. Without one, ask with: tenax -p "..."')
     if config.model is None:
         raise ConfigError(
             "No model is set up, so nobody can answer.",
             hint="Run `tenax setup` to set one up, or `tenax demo` to try Tenax without one.",
         )
-    return asyncio.run(Face.talk(config, conversation, new=new, context_files=context_files))
+    return in_loop(Face.talk(config, conversation, new=new, context_files=context_files))

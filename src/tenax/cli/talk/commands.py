@@ -116,9 +116,10 @@ class Commands:
         """N or ID: go to a conversation, by its number in the last list or its id."""
         name = words
         if words.isdecimal():
-            if not 1 <= int(words) <= len(self._numbered):
-                raise InvalidInput(f"The last list has no number {words}.", hint="/list shows it.")
-            name = self._numbered[int(words) - 1]
+            numbered = {str(n): each for n, each in enumerate(self._numbered, 1)}
+            if words not in numbered:
+                raise InvalidInput(f"The last list has no number {words:.20}.", hint="/list shows it.")
+            name = numbered[words]
         if not name:
             raise InvalidInput("Which one?", hint="/open takes a number of /list, or an id.")
         await self._face.open(name)
@@ -265,7 +266,7 @@ class Commands:
         runtime = self._face.runtime
         what, _, number = words.partition(" ")
         if what == "remove" and number.isdecimal():
-            gone = nth(runtime.rules(), int(number))
+            gone = nth(runtime.rules(), number)
             await runtime.remove_rule(gone)
             self._face.tell(f"Taken back: {gone}")
         elif words:

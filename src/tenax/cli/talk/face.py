@@ -204,6 +204,7 @@ class Face:
             except Gone:
                 self.tell("This conversation was deleted.")
                 self.name = self.run = None
+                await self.look()
                 return
 
     def _show(self, changes: Iterable[Change]) -> None:
@@ -257,7 +258,8 @@ class Face:
         held = f" · {self._held:,} bytes held on this host" if self._held else ""
         away = " · the store does not answer" if self._away or self._held else ""
         writing = " · writing" if self.run is not None and not self.screen.asks else ""
-        return f"{fit(self._title, _TITLE_COLUMNS)}{writing}{away}{held} · {self._status}"
+        title = fit(self._title, min(_TITLE_COLUMNS, self.prompt.columns // 2))
+        return f"{title}{writing}{away}{held} · {self._status}"
 
     def _on_held(self, _conversation: str, count: int) -> None:
         self._held = count
@@ -343,14 +345,18 @@ class Face:
             self.tell_list(["Always allow, without asking, what fits:", *patterns])
             self.tell("always 1 makes that rule and allows this call; /rules shows all and takes them back.")
             return
-        if not 1 <= int(number) <= len(found.always):
-            raise InvalidInput(f"No pattern has the number {number}.", hint="always shows them.")
+        numbered = {str(n): each for n, each in enumerate(found.always, 1)}
+        if number not in numbered:
+            raise InvalidInput(f"No pattern has the number {number:.20}.", hint="always shows them.")
         self.screen.mine.add(row.id)
-        pattern = found.always[int(number) - 1]
+        pattern = numbered[number]
         await self.runtime.answer(self.name or "", found.message, found.call, "always", pattern=pattern)
 
     async def say(self, words: str, how: How = "queue", *, parts: Iterable[Part] = ()) -> None:
         """Store a message in the open conversation; the first one makes it. What cannot be stored comes back."""
+        more = [*parts, *self.attached]
+        if not words.strip() and not more:
+            raise InvalidInput("The message is empty.")
         self._sending = words
         self.prompt.refresh()
         try:
@@ -359,7 +365,7 @@ class Face:
             name = self.name or ""
             once = self._unsure.setdefault(f"{name} {words}", Dedup("talk", uuid.uuid4().hex))
             self.screen.mine.update(row.id for row in self.screen.asks)  # a newer message is a no to them
-            await self.runtime.submit(name, [Text(words), *parts, *self.attached], how=how, dedup=once)
+            await self.runtime.submit(name, [Text(words), *more], how=how, dedup=once)
             self.attached.clear()
             del self._unsure[f"{name} {words}"]
         except TenaxError:

@@ -72,6 +72,7 @@ class Prompt:
             key_bindings=self._keys(interrupt),
             style=_STYLE,
             erase_when_done=True,
+            enable_suspend=True,
             output=self._output,
         )
         self._session.app.min_redraw_interval = _REDRAW_SECONDS

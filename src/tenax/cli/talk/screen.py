@@ -19,17 +19,18 @@ from rich.console import Console, RenderableType
 from rich.markdown import Markdown
 from rich.text import Text
 
-from tenax.cli.lines import fit, noted, one_line, visible
+from tenax.cli.lines import AT_ITS_LONGEST, clean, fit, noted, one_line, with_files
 from tenax.parts import leaves
 from tenax.recovery import WORDING
 from tenax.runtime import Question
 from tenax.tools.ask import choices
 from tenax.views.transcript import Change, Drop, Grow, Put, Row
 
-__all__ = ["Screen", "ansi", "aside", "clean"]
+__all__ = ["Screen", "ansi", "aside"]
 
 _TAIL_LINES_MAX: Final = 8
 _WAITS: Final = {"queued": "waits", "steering": "steers"}
+_ENDS: Final = {"cut": "The answer was cut off here.", "full": AT_ITS_LONGEST}
 _UNDER_WAY: Final = frozenset({"waiting", "asks", "approved", "running"})
 _PADDING: Final = re.compile(r" +((?:\x1b\[[0-9;]*m)*\n)")
 _STYLE: Final = re.compile(r"(\x1b\[[0-9;]*m)")
@@ -39,11 +40,6 @@ _PARSER: Final = (
     .enable(["strikethrough", "table"])
     .disable(["reference", "image"])
 )
-
-
-def clean(text: str) -> str:
-    """A text of several lines, character by character, without anything that a terminal would obey."""
-    return visible(text.replace("\r", " "), but="\n\t")
 
 
 def ansi(*what: RenderableType, columns: int) -> str:
@@ -123,10 +119,7 @@ class Screen:
         match row.kind:
             case "user":
                 who = f"{one_line(row.author)}: " if row.author else ""
-                others = "".join(
-                    f" [{one_line(part.name) or type(part).__name__.lower()}]" for part in row.parts
-                )
-                body = f"{who}{text}{others}".replace("\n", "\n  ")
+                body = f"{who}{with_files(text, row)}".replace("\n", "\n  ")
                 return ansi(Text(f"> {body}", "bold"), "", columns=self._columns())
             case "marker":
                 why = f" {text}" if first and text and text != WORDING[row.state] else ""
@@ -155,8 +148,8 @@ class Screen:
         end = len(text) if whole else len(said) + _closed(text[len(said) :])
         out += self._markdown(text[len(said) : end])
         self._said[row.id] = text[:end]
-        if whole and row.state == "cut" and self._printed.get(row.id) != "cut":
-            out += self._aside("The answer was cut off here.")
+        if row.state in _ENDS and self._printed.get(row.id) != row.state:
+            out += self._aside(_ENDS[row.state])
         if whole:
             self._printed[row.id] = row.state
         return out
@@ -230,7 +223,7 @@ class Screen:
             about = f"  Allow {_call(asks[0])}? {', '.join(ways)}, n no; then Enter"
             if choices(asks[0].name, asks[0].arguments):
                 about = "  Answer with a number or in your own words; then Enter. /queue says something else."
-            lines.append(("class:question", about))
+            lines += [("class:question", piece) for piece in textwrap.wrap(about, columns)]
         return [(style, fit(line, columns)) for style, line in lines[-lines_max:]]
 
     def _tail(self, row: Row, columns: int) -> Sequence[str]:
