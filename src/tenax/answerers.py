@@ -20,7 +20,7 @@ from tenax.agent.loop import Agent, Limits
 from tenax.agent.prompt import PROMPT
 from tenax.agent.skills import ReadSkill, Skills
 from tenax.agent.tour import TOUR, tour_model
-from tenax.config import Config, secrets
+from tenax.config import Config, ModelSettings, secrets
 from tenax.errors import ConfigError
 from tenax.events import DELEGATE
 from tenax.journal import LOCAL_USER
@@ -86,8 +86,8 @@ class Answerers:
         self._whole: Agent | None = None
         self._apart: dict[str, Agent] = {}
         """Who answers where nothing is remembered, by the source of the conversation."""
-        self._before: list[Agent] = []
-        """Agents of earlier configurations: a run that has one keeps it to its end."""
+        self._reached: dict[ModelSettings, Model] = {}
+        """Every model that was connected: what has nothing to do with it changes no connection, and a run keeps its own to its end."""
         self._sources: dict[str, str] = {}
 
     def start(self) -> None:
@@ -102,9 +102,8 @@ class Answerers:
 
     async def close(self) -> None:
         """Let go of the models."""
-        for agent in (self._whole, *self._before):
-            for model in agent.models if agent is not None else ():
-                await model.close()
+        for model in (*(self._models or ()), *self._reached.values()):
+            await model.close()
 
     # -- which agent -----------------------------------------------------------------------------------------
 
@@ -164,10 +163,8 @@ class Answerers:
 
     def _made_anew(self) -> None:
         """Whoever answers next is made anew: another model, or other tools."""
-        if self._whole is not None:
-            self._before.append(self._whole)
-            self._whole = None
-            self._apart.clear()
+        self._whole = None
+        self._apart.clear()
 
     def _other_tools(self) -> None:
         """The tools of a server are others: whoever answers next has them. The models stay."""
@@ -186,7 +183,12 @@ class Answerers:
                 hint="Run `tenax setup`, or `tenax demo` for a tour that needs none.",
             )
         labels = (self.config.model, *self.config.fallback)
-        return tuple(connect(self.config.models[label]) for label in labels)
+        return tuple(self._model(self.config.models[label]) for label in labels)
+
+    def _model(self, settings: ModelSettings) -> Model:
+        if settings not in self._reached:
+            self._reached[settings] = connect(settings)
+        return self._reached[settings]
 
     def _gate(self) -> Gate:
         tools: list[Tool[Any]] = [*self._tools(), UseMemory(self.readers.memory)]

@@ -145,7 +145,7 @@ class Changes:
             yield Watch(self, about, taken)
         finally:
             if taken is not None:
-                os.close(taken.lock)
+                taken.let_go()
 
     async def _take(self, about: About) -> Taken | None:
         """The folder before the call. After a look that took too long none is tried for a while: a disk may hang."""
@@ -155,7 +155,7 @@ class Changes:
         try:
             await self.soon(self.settle(about.conversation))
             async with asyncio.timeout(_LOOK_SECONDS):
-                return await aside(partial(self._snapshots.take, about))
+                return await aside(lambda _deserted: self._snapshots.take(about), Taken.drop)
         except (ToolFailed, TimeoutError, OSError) as error:
             log.warning("%s %s", _NOT_LOOKED, error, extra={"action": "changes_missed"})
             return None
@@ -213,16 +213,16 @@ class Changes:
         """Tell what calls changed whose process is gone: in this conversation, or in all."""
         user = self._journal.user or ""
         mine = lambda about: about.user == user and conversation in {None, about.conversation}  # noqa: E731
-        with contextlib.ExitStack() as undo:
-            left = await aside(partial(self._snapshots.left, mine))
-            for taken in left:
-                undo.callback(os.close, taken.lock)
+        left = await aside(lambda _deserted: self._snapshots.left(mine), _let_go)
+        try:
             for taken in left:
                 with contextlib.suppress(Gone, NoSuchConversation):
                     found = None if await self._is_told(taken.about) else await self.event(taken.about, taken)
                     if found is not None:
                         await self._journal.append(taken.about.conversation, [found], run=taken.about.run)
                 taken.file.unlink(missing_ok=True)
+        finally:
+            _let_go(left)
 
     async def soon(self, work: Awaitable[None], *, seconds: float = _LOOK_SECONDS) -> None:
         """Wait for this, but not for long: what cannot be done now is done by whoever comes next."""
@@ -337,6 +337,11 @@ class Changes:
                 await self._journal.append(conversation, told)
             watch.stored()
         return PutBack(done, left)
+
+
+def _let_go(left: Iterable[Taken]) -> None:
+    for taken in left:
+        taken.let_go()
 
 
 def _folded(events: Iterable[Recorded]) -> dict[str, _Turn]:

@@ -332,17 +332,25 @@ class Readers:
             self._turned.set()
             return
         left_out = age_us > _STALE_US or summary.source in UNREMEMBERED
-        model = None if left_out else await self._asked(each.conversation)
-        if model is not None and not await self._reviewed(each, model) and each.tries < _REVIEWS_MAX:
+        try:
+            answered = left_out or await self._reviewed(each)
+        except TenaxError:
+            raise
+        except Exception:
+            log.exception("A review ended in a surprise.", extra={"action": "review_failed"})
+            answered = False
+        if not answered and each.tries < _REVIEWS_MAX:
             await self._journal.defer(
                 _REVIEWED, each.conversation, seconds=60.0, error="The model did not answer.", lease=lease
             )
             return
         await self._journal.advance(_REVIEWED, each.conversation, each.to, was=each.at, lease=lease)
 
-    async def _reviewed(self, each: Behind, model: Model) -> bool:
+    async def _reviewed(self, each: Behind) -> bool:
         """Ask, and keep what is worth keeping. False if the model could not be asked."""
         conversation = each.conversation
+        if (model := await self._asked(conversation)) is None:
+            return True
         facts = await self.memory.usable(conversation)
         found = await review(
             ReadOnly(self._journal), model, conversation, facts, since=each.at, silence=_REVIEW_SECONDS

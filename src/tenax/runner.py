@@ -233,9 +233,10 @@ class Lanes:
         limits = (await self._agent(conversation)).limits
         seconds = limits.silence + limits.lease_grace
         holder = await self._instance()
-        if conversation in self._kept:
-            await self._journal.release(self._kept[conversation])
-            del self._kept[conversation]
+        if (kept := self._kept.get(conversation)) is not None:
+            await self._journal.release(kept)
+            if self._kept.get(conversation) is kept:  # who takes over may have come between
+                del self._kept[conversation]
         return await self._journal.claim(f"run:{conversation}", holder, seconds, take_over=take_over)
 
     async def _instance(self) -> str:
@@ -308,10 +309,12 @@ class Lanes:
         """The conversation as this process has folded it, up to some number."""
         history = self._histories.pop(conversation, None) or History(self._journal, conversation)
         self._histories[conversation] = history
-        if len(self._histories) > HISTORIES_MAX:
-            oldest, _ = self._histories.popitem(last=False)
-            self._rendered.pop(oldest, None)
-            self._evicted(oldest)
+        if (over := len(self._histories) - HISTORIES_MAX) > 0:
+            kept = {conversation, *self._tasks}  # what is at work is in use, whoever else asks for it
+            for oldest in [each for each in self._histories if each not in kept][:over]:
+                del self._histories[oldest]
+                self._rendered.pop(oldest, None)
+                self._evicted(oldest)
         return history
 
     async def _run(self, history: History, lease: Lease, run: str) -> Ended:

@@ -177,21 +177,20 @@ class Rules:
 
     def __call__(self) -> tuple[Rule, ...]:
         if self._seen != (seen := stamp(self._file)):
-            self._seen = seen
             try:
-                self._rules = read_rules(self._file)
+                self._rules, self._seen = read_rules(self._file), seen
             except ConfigError as error:
                 log.warning("The rules stay as they were: %s", error, extra={"action": "rules"})
         return tuple(each for each in self._rules if self._allows or each.verdict == "deny")
 
 
-def stamp(file: Path) -> tuple[int, int]:
-    """Another one whenever the file is another."""
+def stamp(file: Path) -> tuple[int, ...]:
+    """Another one whenever the file is another; also one that was empty for less than a tick of its clock."""
     try:
         found = file.stat()
     except OSError:
-        return 0, 0
-    return found.st_mtime_ns, found.st_ino
+        return ()
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 @contextmanager

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import os
+import resource
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +19,7 @@ import pytest
 
 from tenax import changes as tracking
 from tenax.agent import Limits
-from tenax.changes import TurnChanges
+from tenax.changes import Changes, TurnChanges
 from tenax.config import Config
 from tenax.errors import InvalidInput, Refused
 from tenax.events import FilesChanged
@@ -29,6 +33,8 @@ from tenax.tools.base import Tool
 from tenax.tools.files import EditFile, ReadFile, WriteFile
 from tenax.views.transcript import Row
 from tests.support.runs import Hands, asked, config_of, events_of, outcomes, told
+
+OPEN = Path("/proc/self/fd")
 
 
 class ActArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -310,6 +316,97 @@ async def test_what_files_held_is_erased_with_the_words_that_asked_for_it(config
             await runtime.put_back(name, turn.turn)
 
 
+def test_a_full_disk_leaves_nothing_of_a_call_that_was_not_made(tmp_path: Path) -> None:
+    """Neither an open file nor a note that stays locked as long as the process lives: with it no old pack ever went."""
+    looks = snapshot.Snapshots(tmp_path / "folder", tmp_path / "kept", [])
+    before, (size, most) = set(OPEN.iterdir()), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, most))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            looks.take(snapshot.About("ada", "c_1", "r_1", 1, "1"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
+    assert set(OPEN.iterdir()) == before
+    assert list((tmp_path / "kept").rglob("call-*")) == []
+
+
+def test_a_process_that_may_open_no_more_files_takes_none_for_changed(tmp_path: Path) -> None:
+    """The n-th file that a look needs is refused, for every n: then nothing is known, and nothing is told of it yet."""
+    looks = snapshot.Snapshots(tmp_path / "folder", tmp_path / "kept", [])
+    fill(tmp_path / "folder", {"a": "1", "deep/er/b": "2", ".gitignore": "build", "build/c": "3"})
+    taken = looks.take(snapshot.About("ada", "c_1", "r_1", 1, "1"))
+    most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    moved, n = None, 0
+    while moved is None:
+        used = {int(each.name) for each in OPEN.iterdir()}
+        free = (number for number in itertools.count() if number not in used)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next(itertools.islice(free, n, None)), hard))
+        with contextlib.suppress(OSError):
+            _, moved = looks.moved(taken)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        n += 1
+    taken.drop()
+    assert (moved, n > 5) == ([], True)
+
+
+@pytest.mark.parametrize("work", ["take", "left"])
+async def test_what_a_look_holds_is_let_go_where_nobody_waits_for_it_any_more(
+    light: Config, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    """Who waits may go in the very moment in which the look ends. What is erased later is kept nowhere for that."""
+    fill(light.tools_folder, {"a": "secret"})
+    async with acting(light) as runtime:
+        name, place = await runtime.new(), light.places.data / "files"
+        changes = Changes(runtime.journal, light.tools_folder, place)
+        looks, loop = changes._snapshots, asyncio.get_running_loop()
+        if work == "left":
+            looks.take(snapshot.About("local", name, None, 1, "1")).let_go()  # of a process that is gone
+        found = getattr(looks, work)
+
+        def late(*given: Any) -> Any:
+            held = found(*given)
+            loop.call_soon_threadsafe(looking.cancel)
+            time.sleep(0.2)
+            return held
+
+        async def look() -> None:
+            async with changes.around(name, None, 1, "2"):
+                pytest.fail("it was cancelled")
+
+        monkeypatch.setattr(looks, work, late)
+        looking = asyncio.create_task(look())
+        with pytest.raises(asyncio.CancelledError):
+            await looking
+        monkeypatch.undo()
+        async with asyncio.timeout(5):
+            while any(place.rglob("call-*")):
+                await asyncio.sleep(0.01)
+                await changes.settle()
+        await changes.forget()
+        assert [each for each in place.rglob("*") if each.is_file() and b"secret" in each.read_bytes()] == []
+        assert await told(runtime, name, FilesChanged) == []
+
+
+async def test_a_system_that_gives_no_more_threads_fails_no_turn(
+    light: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call is made, and what it changed is said not to be known."""
+    start = threading.Thread.start
+
+    def none_left(thread: threading.Thread) -> None:
+        if thread.name == "tenax-tool":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    async with acting(light, "write", write=partial_write("a")) as runtime:
+        name = await runtime.new()
+        monkeypatch.setattr(threading.Thread, "start", none_left)
+        await asked(runtime, name, "Do it.")
+        monkeypatch.undo()
+        assert await outcomes(runtime, name) == ["completed"]
+        assert "could not be looked at" in (await only(runtime, name)).missed
+
+
 class Coarse:
     """A file system whose clock goes on every two seconds."""
 
@@ -334,7 +431,7 @@ def test_a_file_that_is_written_twice_in_a_tick_of_its_clock_is_seen_twice(
     file, looks = tmp_path / "folder" / "a", snapshot.Snapshots(tmp_path / "folder", tmp_path / "kept", [])
     fill(tmp_path / "folder", {"a": "0"})
     for n in range(1, 9):
-        taken = looks.take(snapshot.About("ada", "c_1", "r_1", 1, str(n)), threading.Event())
+        taken = looks.take(snapshot.About("ada", "c_1", "r_1", 1, str(n)))
         assert taken is not None
         file.write_text(str(n))
         now, moved = looks.moved(taken)
@@ -379,7 +476,7 @@ def test_files_of_tenax_that_lie_below_the_folder_are_not_kept(
     """Its store would keep itself, again and again."""
     fill(tmp_path, {"a": "a", "owner": "b", "own/tenax.db": "c"})
     looks = snapshot.Snapshots(tmp_path, tmp_path / "own" / "kept", [tmp_path / own])
-    taken = looks.take(snapshot.About("ada", "c_1", "r_1", 1, "c"), threading.Event())
+    taken = looks.take(snapshot.About("ada", "c_1", "r_1", 1, "c"))
     assert taken is not None
     os.close(taken.lock)
     assert taken.before.files.keys() == kept

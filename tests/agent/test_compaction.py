@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tenax.agent import Aborted, Busy, Compacted, NothingToDo, Outcome, Superseded, compact
+from tenax.errors import InvalidInput
 from tenax.events import MessageAssistant, MessageUser, RunFinished, RunStarted, ToolFinished
 from tenax.parts import Text, ToolCall, text_of
 from tenax.sessions import AsyncSessionDB, SessionDB
@@ -253,6 +254,7 @@ def test_what_another_process_wrote_meanwhile_stays_in_the_live_context(store_ur
         outcome = compact(db, "p", summarise=Summary(meanwhile=lambda: elsewhere(store_url, "meanwhile")))
         assert isinstance(outcome, Compacted)
         assert contents(db, one_child(db)) == ["in short", "m16", "m17", "m18", "m19", "meanwhile"]
+        assert outcome.messages[1:] == db.get_messages(one_child(db))[1:]
 
 
 def test_what_another_process_wrote_is_not_buried_by_messages_of_the_callers_own(store_url: str) -> None:
@@ -357,6 +359,35 @@ def test_a_key_is_not_carried_on_by_a_summary(db: SessionDB) -> None:
     outcome = compact(db, "p", summarise=Summary("the key is sk-abcdefghijklmnop1234, do not tell"))
     assert isinstance(outcome, Compacted)
     assert contents(db, one_child(db))[0] == "the key is [redacted], do not tell"
+
+
+@pytest.mark.parametrize("stored", [0, 9])
+@pytest.mark.parametrize("keep", [0, -1])
+def test_a_caller_may_keep_nothing(db: SessionDB, keep: int, stored: int) -> None:
+    """After a long work on one request the summary then stands for all."""
+    db.create_session("p", source="test")
+    work = [{"role": "assistant" if n else "user", "content": f"m{n}" * 9} for n in range(9)]
+    if stored:
+        db.append_messages("p", work[:stored])
+    outcome = compact(db, "p", work, summarise=Summary(), keep=keep)
+    assert isinstance(outcome, Compacted)
+    assert len(outcome.messages) == 1
+    assert contents(db, one_child(db)) == ["in short"]
+
+
+@pytest.mark.parametrize(
+    "messages", [["m0"] * 9, [None] * 9, "m0 m1 m2", {"role": "user", "content": "m0"}, 9]
+)
+def test_what_are_no_messages_is_refused_with_a_sentence(db: SessionDB, messages: Any) -> None:
+    """Nothing is stored, no model is asked, and the lock is free."""
+    fill(db, "p", 4)
+    summary = Summary()
+    with pytest.raises(InvalidInput):
+        compact(db, "p", messages, summarise=summary)
+    with pytest.raises(InvalidInput):
+        db.append_messages("p", messages)
+    assert (len(db.get_messages("p")), summary.asked) == (4, [])
+    assert db.get_compression_lock_holder("p") is None
 
 
 def test_a_call_is_never_parted_from_its_result(db: SessionDB) -> None:

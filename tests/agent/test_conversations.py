@@ -8,8 +8,11 @@ import pytest
 
 from tenax.config import Config
 from tenax.errors import Gone, InvalidInput
+from tenax.events import MessageUser
 from tenax.models import Reply, ScriptedModel
+from tenax.parts import Text
 from tenax.runtime import Runtime
+from tests.support.damage import break_events
 from tests.support.runs import asked, config_of
 
 HELLO = "Hello, you."
@@ -34,6 +37,18 @@ async def test_the_list_shows_titles_pins_and_what_is_archived(config: Config) -
         listed = await runtime.conversations()
         assert [(each.conversation, each.title) for each in listed] == [(second, None), (first, "The first")]
         assert [each.conversation for each in await runtime.conversations(archived=True)] == [third]
+
+
+async def test_one_message_that_cannot_be_read_hides_no_conversation(config: Config) -> None:
+    """It has no words in the list; the others have theirs, and a search finds them."""
+    async with Runtime(config) as runtime:
+        broken, whole = [await runtime.new() for _ in range(2)]
+        for each in (broken, whole):
+            await runtime.journal.append(each, [MessageUser([Text("hello")])])
+        break_events(config.store_url, broken, MessageUser.kind)
+        found = await runtime.list.page(await runtime.conversations())
+        assert {each.id: each.words for each in found} == {broken: None, whole: "hello"}
+        assert [each.conversation for each in (await runtime.journal.search("hello")).hits] == [whole]
 
 
 async def test_an_undo_and_a_clear_can_be_taken_back(config: Config) -> None:

@@ -23,6 +23,7 @@ from tenax.events import (
     RunLate,
     RunRecovered,
     RunStarted,
+    ToolFinished,
 )
 from tenax.parts import Text, ToolCall
 from tenax.recovery import ATTEMPTS_MAX, GIVE_UP_SECONDS, open_rows, repair
@@ -193,6 +194,15 @@ def test_a_run_whose_owner_is_alive_is_left_alone(db: SessionDB, store_url: str)
     child.finish()
 
 
+def test_an_owner_that_dies_just_now_is_waited_for(db: SessionDB, store_url: str) -> None:
+    """A server hears of the end of a process a moment after it."""
+    child = Child(run_and_hang, store_url, "person", "It")
+    child.read_until(1)
+    threading.Timer(0.1, child.kill).start()
+    assert repair(db, "s-1", "r-1")["state"] == "recovered"
+    assert child.finish() == -9
+
+
 def test_a_run_that_waits_for_an_approval_is_not_repaired(db: SessionDB) -> None:
     """It holds no lease because it waits, not because its owner is gone."""
     journal, name = db.journal, conversation_of(db)
@@ -264,25 +274,29 @@ def test_output_that_is_there_before_the_repair_stands_under_the_input_that_wait
 def test_the_same_words_twice_are_two(db: SessionDB) -> None:
     """Writers at the same time: each event has its place, also where two say the same."""
     repair(db, "s-1", "r-1")
-    start = threading.Barrier(4)
+    start = threading.Barrier(8)
 
     def write(_: int) -> None:
         start.wait()
-        for _ in range(3):
+        for _ in range(8):
             db.append_run_event("s-1", "r-1", "token", {"text": "ha"})
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(write, range(4)))
-    assert told(rows_of(db)[:-1], 1) == [("assistant", "cut", "ha" * 12)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    assert told(rows_of(db)[:-1], 1) == [("assistant", "cut", "ha" * 64)]
 
 
 def test_a_kind_of_no_run_event_is_refused(db: SessionDB) -> None:
-    """And what is no mapping, and an unknown session; nothing is stored."""
+    """And what is no mapping, or has words that are none, and an unknown session; nothing is stored."""
     head = db.journal.head(conversation_of(db)).head
     with pytest.raises(InvalidInput):
         db.append_run_event("s-1", "r-1", "shout", {})
     with pytest.raises(InvalidInput):
         db.append_run_event("s-1", "r-1", "token", "x")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput):
+        db.append_run_event("s-1", "r-1", "token", {"text": 5})
+    with pytest.raises(InvalidInput):
+        db.append_run_event("s-1", "r-1", "tool_complete", {"name": ["read"]})
     with pytest.raises(NoSuchConversation):
         db.append_run_event("s-2", "r-1", "token", {"text": "x"})
     assert db.journal.head(conversation_of(db)).head == head
@@ -335,6 +349,45 @@ def test_late_output_stands_with_its_own_run_though_another_has_written_below(db
     assert asked.seq == int(next(row.id for row in page if row.text == "q"))
 
 
+@pytest.mark.parametrize("below", [0, 3])
+def test_late_output_in_many_pieces_hides_no_row(db: SessionDB, below: int) -> None:
+    """Each piece is stored, and none is a row: a page is filled with rows all the same, on every page."""
+    repair(db, "s-1", "r-1")
+    journal, name = db.journal, conversation_of(db)
+    if below:
+        db.append_messages("s-1", [{"role": "user", "content": f"n{n}"} for n in range(below)])
+    journal.append(name, [RunLate(n, "token", {"text": "ha"}) for n in range(250)], run="r-1")
+    rows = rows_of(db)
+    texts = [f"m{n}" for n in range(HISTORY)], [f"n{n}" for n in range(below)]
+    assert [row["text"] for row in rows] == [*texts[0], "ha" * 250, marker_in(rows)["text"], *texts[1]]
+    assert marker_in(rows)["state"] == "recovered"
+    last = open_rows(journal, name, limit=20)
+    assert [row.id for row in last] == [row["id"] for row in rows][-len(last) :]
+    assert len(last) >= 20
+    db.append_messages("s-1", [{"role": "user", "content": f"o{n}"} for n in range(20)])
+    page = open_rows(journal, name, before=journal.head(name).head - 19, limit=20)
+    assert [row.id for row in page] == [row["id"] for row in rows][-len(page) :]
+    assert len(page) >= 20
+
+
+def test_a_step_of_more_calls_than_a_page_has_rows_hides_no_row(db: SessionDB) -> None:
+    """The results of calls are stored below all of their cards."""
+    journal, name = db.journal, conversation_of(db)
+    journal.append(name, [RunStarted()], run="r-1")
+    calls = MessageAssistant([ToolCall(f"t{n}", "read", "{}") for n in range(30)])
+    (step,) = journal.append(name, [calls], run="r-1")
+    journal.append(name, [ToolFinished(step.seq, f"t{n}", "done", f"r{n}") for n in range(30)], run="r-1")
+    page = open_rows(journal, name, limit=20)
+    assert [row.text for row in page if row.kind == "tool"] == [f"r{n}" for n in range(30)]
+
+
+def test_the_rows_of_a_session_are_all_of_them(db: SessionDB) -> None:
+    """Who asks for the rows has no other page to ask for."""
+    db.append_messages("s-1", [{"role": "user", "content": f"n{n}"} for n in range(300)])
+    repair(db, "s-1", "r-1")
+    assert len(rows_of(db)) == HISTORY + 300 + 1
+
+
 # -- reads ---------------------------------------------------------------------------------------------------------
 
 
@@ -378,6 +431,7 @@ def test_after_a_day_nobody_looks_any_more(store_url: str) -> None:
         assert marker_in(rows_of(db))["state"] == "pending"
         db.append_run_event("s-1", "r-1", "stream_end", {})
         clock.advance(120)
+        write_late(db)  # nobody reads it: it would make the marker a recovered one
         assert marker_in(rows_of(db))["state"] == "neutral"
         assert journal.run(conversation_of(db), "r-1").attempts == 0  # type: ignore[union-attr]
 
@@ -457,6 +511,27 @@ def test_a_read_neither_fails_nor_waits_when_the_store_takes_no_writes(store_url
         hold.release()
         while marker_in(rows_of(db))["state"] == "pending":
             assert time.monotonic() - began < 10 * SOON
+
+
+def test_a_look_that_could_not_be_begun_is_begun_by_the_next_read(
+    db: SessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine may have no room for one more thread at that moment. The read shows what there is."""
+    start, refused = threading.Thread.start, threading.Event()
+
+    def full(thread: threading.Thread) -> None:
+        if thread.name == "tenax-recovery" and not refused.is_set():
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    db.append_message("s-1", role="user", content="q")
+    assert repair(db, "s-1", "r-1")["state"] == "pending"
+    write_late(db)
+    monkeypatch.setattr(threading.Thread, "start", full)
+    assert marker_in(rows_of(db))["state"] == "pending"
+    assert refused.is_set()
+    assert marker_in(rows_of(db))["state"] == "recovered"
 
 
 def test_a_read_does_not_wait_for_another_reader(db: SessionDB) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import Any
 import pytest
 
 import tenax
+from tenax import runner
 from tenax.agent import Limits
 from tenax.agent.loop import Ended, Run
 from tenax.config import Config
-from tenax.errors import InvalidInput
+from tenax.errors import InvalidInput, StoreUnavailable
 from tenax.events import (
+    BODY_BYTES_MAX,
     ApprovalAnswered,
     ApprovalAsked,
     ConversationOpened,
@@ -33,11 +36,13 @@ from tenax.events import (
     ToolStarted,
 )
 from tenax.journal import LOCAL_USER
-from tenax.journal.base import Entry
+from tenax.journal.base import Entry, Lease
 from tenax.journal.check import verify
 from tenax.models import Call, Piece, Reply, Script, ScriptedModel, Trouble, Words, connect
 from tenax.parts import Text
+from tenax.rules import Rule
 from tenax.runner import Policy
+from tenax.runtime import Runtime
 from tenax.testing import Provider, SimClock
 from tenax.testing.contract.base import begin
 from tenax.views.context import CUT_NOTE
@@ -181,6 +186,43 @@ async def test_taking_over_from_oneself_ends_the_run_and_answers_at_once(config:
         assert await outcomes(runtime, name) == ["interrupted", "completed"]
         assert prose(await runtime.transcript(name))[-1] == "here"
         await proved(runtime)
+
+
+async def test_two_who_take_over_at_once_both_give_back_what_the_store_would_not_take(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store was away when the lease was to be given back. Whoever comes next does it, also where two come at once."""
+    async with hands(config, ["one", *["again"] * 5]) as runtime:
+        name, journal = await runtime.new(), runtime.journal
+
+        async def away(_lease: Lease) -> bool:
+            raise StoreUnavailable("The store does not answer.")
+
+        monkeypatch.setattr(journal, "release", away)
+        await settled(runtime, name, (await runtime.submit(name, "go")).seq)
+        monkeypatch.undo()
+        submits = [runtime.submit(name, each, how="take over") for each in ("mine", "no, mine")]
+        for each in await asyncio.gather(*submits):
+            await settled(runtime, name, each.seq)
+        assert prose(await runtime.transcript(name))[-1] == "again"
+
+
+async def test_a_conversation_that_is_at_work_stays_folded_however_many_others_are_opened(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for its answer hears of it at once, also where the lane goes on with something else."""
+    monkeypatch.setattr(runner, "HISTORIES_MAX", 2)
+    replies = [Reply(words="one", pause=1.0), Reply(words="on and on", hang=True)]
+    async with hands(config, replies) as runtime:
+        name = await runtime.new()
+        first = (await runtime.submit(name, "go")).seq
+        await until(runtime, name, "model.requested")
+        await runtime.submit(name, "and this")
+        for _ in range(4):
+            await runtime.usage(await runtime.new())
+        async with asyncio.timeout(10):
+            await runtime.finished(name, first)
+        assert await outcomes(runtime, name) == ["completed"]
 
 
 async def test_a_run_that_began_and_lost_its_process_between_two_looks_goes_on(config: Config) -> None:
@@ -673,6 +715,31 @@ async def test_a_surprise_inside_ends_the_run_with_a_sentence_and_keeps_the_text
         await proved(runtime)
 
 
+LONG = "word " * (BODY_BYTES_MAX // 5 + 1)
+ENDLESS = {
+    "words": Reply(words=LONG),
+    "thoughts": Reply(words="Hm.", thoughts=LONG),
+    "a call": Reply(words="Hm.", calls=[Call("note", {"text": LONG})]),
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+async def test_an_answer_that_is_longer_than_any_ends_the_run_with_a_sentence(
+    config: Config, notes: Path, what: str
+) -> None:
+    """What was shown of it stands, nothing of it is done, and the next message is answered."""
+    async with hands(config, [ENDLESS[what], "fine", "fine"], Note(notes)) as runtime:
+        name = await runtime.new()
+        await settled(runtime, name, (await runtime.submit(name, "go")).seq)
+        _, said, marker = await runtime.transcript(name)
+        assert (said.state, ENDLESS[what].words.startswith(said.text)) == ("cut", True)
+        assert marker.text.startswith("script says more than an answer can hold")
+        await settled(runtime, name, (await runtime.submit(name, "again")).seq)
+        assert prose(await runtime.transcript(name))[-1] == "fine"
+        assert lines(notes) == []
+        await proved(runtime)
+
+
 FAILURES: dict[str, tuple[Reply, str]] = {
     "401": (Reply(trouble=Trouble("key", times=1)), "does not accept the key"),
     "429": (Reply(trouble=Trouble("rate", times=3)), "takes no more requests"),
@@ -749,3 +816,29 @@ async def test_what_the_model_saw_is_byte_for_byte_what_was_sent(
             assert len(requests) >= 6
             assert await outcomes(runtime, name) == ["completed", "cancelled", "completed"]
             await proved(runtime)
+
+
+async def test_however_often_settings_change_a_model_is_reached_over_the_same_connection(
+    config: Config, tmp_path: Path
+) -> None:
+    """In a process that runs for months every rule that is made is such a change."""
+    async with Provider(Script([Reply("hi")])) as model:
+        env = {"OPENAI_BASE_URL": f"{model.url}/v1", "TENAX_MODEL": "m", "TENAX_MEMORY_REVIEW": "false"}
+        config = config_of(config.store_url, tmp_path, **env)
+        async with Runtime(config) as runtime:
+            name = await runtime.new()
+            await runtime.rename(name, "A talk")
+            await settled(runtime, name, (await runtime.submit(name, "hello")).seq)
+            before = sockets()
+            for n in range(20):
+                await runtime.configure(replace(config, rules=(Rule("allow", f"tool{n}"),)))
+                await settled(runtime, name, (await runtime.submit(name, "hello")).seq)
+            assert sockets() - before < 10
+
+
+def sockets() -> int:
+    found = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # it was closed meanwhile
+            found += str(each.readlink()).startswith("socket:")
+    return found

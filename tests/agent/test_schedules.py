@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 
 import tenax
@@ -192,6 +193,27 @@ async def test_where_nobody_can_answer_it_waits_and_says_so(
         assert plan.waits == "It is due, and runs once `tenax serve` does."
         assert await runtime.schedules.fire() == 1
         assert "[It runs 100 minutes late. It runs once.]" in (await asked(runtime, made.conversation))[0]
+
+
+async def test_a_conversation_that_cannot_be_written_to_holds_up_no_other(
+    config: Config, journal: Journal, clock: SimClock
+) -> None:
+    """A newer Tenax has indexed it, and this one stores nothing there. What is due elsewhere is asked."""
+    newer, name = begin(journal), begin(journal)
+    async with talking(config, journal) as runtime:
+        for each in (newer, name):
+            await runtime.schedules.add("Water the plants.", "in 20 minutes", conversation=each)
+        with journal.store.transaction() as tx:
+            state = next(iter(journal.store.heads(tx, [(LOCAL_USER, newer)]).values()))
+            known, state.version = state.version, state.version + 1
+            tx.run("put_head", {"conversation": state.num, **msgspec.structs.asdict(state)})
+        clock.advance(HOUR)
+        assert await runtime.schedules.fire() == 1
+        assert len(await asked(runtime, name)) == 1
+        with journal.store.transaction() as tx:
+            state = next(iter(journal.store.heads(tx, [(LOCAL_USER, newer)]).values()))
+            state.version = known
+            tx.run("put_head", {"conversation": state.num, **msgspec.structs.asdict(state)})
 
 
 async def test_a_question_to_the_person_is_not_answered_by_a_schedule(

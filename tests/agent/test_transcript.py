@@ -122,6 +122,15 @@ def test_an_input_that_waits_stands_at_the_end_and_then_where_it_was_taken(talk:
     ]
 
 
+@pytest.mark.parametrize("finish", ["length", "max_tokens"])
+def test_an_answer_that_its_model_had_to_end_is_not_shown_as_whole(talk: Talk, finish: str) -> None:
+    """A model that reached the longest answer it may give stops in mid-sentence; both wire formats say so."""
+    talk.start("r1", talk.ask("a long story"))
+    talk.add(MessageAssistant([Text("There once was a")], talk.request("r1"), finish=finish), run="r1")
+    talk.finish("r1")
+    assert talk.rows() == [("user", "", "a long story"), ("assistant", "full", "There once was a")]
+
+
 def interrupted(talk: Talk, run: str = "r1", words: str = "half an ans") -> int:
     """A run that was cut off in the middle of its answer."""
     asked = talk.ask("the question")
@@ -263,6 +272,8 @@ def test_a_retry_is_told_while_it_waits_and_gone_when_it_is_made(talk: Talk) -> 
     failed = ModelFailed(talk.request("r1"), "server", "It is on fire.", 2.0)
     talk.add(failed, run="r1")
     assert talk.rows()[-1] == ("notice", "retrying", "It is on fire.")
+    talk.add(ModelFailed(talk.request("r1"), "rate", "It is tired.", 3600.0), run="r1")
+    assert talk.rows()[-1] == ("notice", "retrying", "It is tired. It asks to wait for 60 minutes.")
     talk.add(ContextKept("It was no shorter.", 1), run="r1")
     talk.request("r1")
     assert talk.rows() == [("user", "", "the question"), ("notice", "", "It was no shorter.")]

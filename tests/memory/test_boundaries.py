@@ -12,7 +12,9 @@ import pytest
 from tenax.config import Config
 from tenax.events import TEMPORARY, MemoryDue
 from tenax.models import Reply, Script, ScriptedModel
+from tenax.recovery import repair
 from tenax.runtime import Runtime
+from tenax.sessions import SessionDB
 from tests.support.diary import SECONDS, Diary
 from tests.support.runs import asked, config_of
 
@@ -99,6 +101,26 @@ async def test_what_a_dead_process_left_behind_is_met_by_the_next(config: Config
         assert await told(diary, "end", 1) == [["end", ["nobody was there"]]]
 
 
+async def test_late_output_reaches_no_provider_and_starts_no_run(config: Config) -> None:
+    """A run that was cut off is no turn that a memory is told of, whatever comes of it afterwards."""
+    diary, model = Diary(config), ScriptedModel(Script([Reply("Yes.")], repeat=True))
+    async with Runtime(config, models=[model]) as runtime:
+        await runtime.memory.ready.wait()
+        name = await runtime.new()
+        await asked(runtime, name, "one")
+        with SessionDB(url=config.store_url) as db:
+            session = (await runtime.journal.head(name)).stretch or ""
+            await asyncio.to_thread(repair, db, session, "r-dead")
+            for kind, payload in (("token", {"text": "late words"}), ("stream_end", {})):
+                await asyncio.to_thread(db.append_run_event, session, "r-dead", kind, payload)
+        assert [row.text for row in await runtime.transcript(name)][2] == "late words"
+        await runtime.left(name)
+        await asked(runtime, name, "two")
+        synced = await told(diary, "sync", 2)
+        assert [each[2:4] for each in synced] == [["one", "Yes."], ["two", "Yes."]]
+        assert len(model.bodies) == 2
+
+
 async def test_an_undone_turn_reaches_the_provider_as_a_rewind(config: Config) -> None:
     """It was told of the turn; it is told that the conversation went back."""
     diary = Diary(config)
@@ -133,7 +155,9 @@ async def test_a_temporary_conversation_reaches_no_provider(config: Config) -> N
 async def test_a_bad_provider_holds_no_turn_no_neighbour_and_no_end(
     store_url: str, tmp_path: Path, act: str
 ) -> None:
-    """Turns are finished before it is called, its neighbour is told everything, and the runtime closes in time."""
+    """Turns are finished before it is called, its neighbour is told everything, a clear goes through, and the runtime
+    closes in time.
+    """
     config = config_of(store_url, tmp_path, TENAX_MEMORY_PROVIDERS="diary,good")
     bad, good = Diary(config, sync=act, prefetch=act, end=act, shutdown=act), Diary(config, "good")
     runtime = talks(config)
@@ -144,9 +168,12 @@ async def test_a_bad_provider_holds_no_turn_no_neighbour_and_no_end(
         await asked(runtime, name, f"turn {n}")
     await told(good, "sync", 5)
     before = time.monotonic()
+    await runtime.clear(name)
+    await asked(runtime, name, "turn 5")
+    await told(good, "sync", 6)
     await runtime.close()
     assert time.monotonic() - before < 5 * 5
-    assert [each[2] for each in good.calls("sync")] == [f"turn {n}" for n in range(5)]
+    assert [each[2] for each in good.calls("sync")] == [f"turn {n}" for n in range(6)]
     if act == "block":
         assert bad.blocked
         assert bad.calls("sync") == []

@@ -34,11 +34,13 @@ from tenax.journal.aio import AsyncJournal
 from tenax.journal.check import verify
 from tenax.memory import MemoryManager, MemoryProvider, turns
 from tenax.memory.follow import Follower, Status
+from tenax.memory.turns import Course
 from tenax.parts import Text, ToolCall
 from tenax.testing.clock import SimClock
-from tenax.testing.contract.base import begin, compact
+from tenax.testing.contract.base import begin, compact, delta
 from tests.memory.providers import Gate
 from tests.support.children import Child, finish_all
+from tests.support.postgres import PostgresServer
 from tests.support.remembering import USER, due, kept, remember, turn, until
 
 
@@ -653,3 +655,22 @@ async def test_a_deleted_conversation_owes_nothing(desk: Desk) -> None:
     turn(desk.journal, name, "one")
     await desk.settle(follower)
     assert diary.turns == ["one"]
+
+
+async def test_a_turn_after_a_crash_that_took_partials_and_their_numbers_is_owed_too() -> None:
+    """The number that was held stood for something else before, so what came since is not taken for known."""
+    with PostgresServer({"wal_writer_delay": "10s"}) as server:
+        url = server.create_database()
+        with tenax.open(url, user=USER) as journal, tenax.open(url, user=USER) as writer:
+            name = begin(writer)
+            first = turn(writer, name, "one")
+            for n in range(20):
+                writer.append(name, [delta(1, n, "x")])
+            course = Course(AsyncJournal(journal), name)
+            await course.catch_up()
+            server.stop("immediate")
+            server.start()
+            second = turn(writer, name, "two")
+            assert second < course.seq, "the crash took no partials, so this shows nothing"
+            await course.catch_up()
+            assert [each.at for each in course.owed(0)] == [first, second]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tenax import readers
+from tenax.agent.review import review as real
 from tenax.models import Reply, Script
 from tenax.runtime import Runtime
 from tenax.testing import Provider
@@ -78,6 +81,30 @@ async def test_a_review_comes_once_and_adds_nothing_that_is_known(store_url: str
         assert b"Known already" in model.received[-1].body
         assert TOLD.encode() not in model.received[-1].body
         assert len(await runtime.memory.facts()) == 2
+
+
+async def test_a_review_that_ends_in_a_surprise_ends_no_other(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged and tried again later; what is said elsewhere is looked over as ever."""
+    surprised = asyncio.Event()
+
+    async def review(*given: Any, **named: Any) -> Any:
+        if not surprised.is_set():
+            surprised.set()
+            raise RuntimeError("nobody thought of this")
+        return await real(*given, **named)
+
+    monkeypatch.setattr(readers, "review", review)
+    async with talking(store_url, tmp_path, [SAID]) as (runtime, name, _):
+        await asked(runtime, name, TOLD)
+        async with asyncio.timeout(30):
+            await surprised.wait()
+        other = await runtime.new()
+        await runtime.rename(other, "Another talk")
+        await asked(runtime, other, TOLD)
+        assert len(await remembered(runtime, other, 2)) == 2
+        assert "nobody thought of this" in caplog.text
 
 
 async def test_one_setting_turns_it_off(store_url: str, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tenax.config import Secret
 from tenax.errors import ConfigError
 from tenax.events import Usage
 from tenax.models import Beat, Call, Reply, Words, connect
+from tenax.models.http import TOKENS_MAX
 from tenax.parts import File, Image, Reasoning, Text, ToolCall, ToolResult
 from tenax.testing import Provider
 from tests.models.talk import APIS, KEY, READ, ask, first_words, hear, hear_from, said, settings, until
@@ -121,13 +122,21 @@ async def test_compatible_providers_say_it_differently() -> None:
     assert heard.answer.finish == "length"
 
 
-@pytest.mark.parametrize("cost", [{"total_cost": 1}, "1", None])
+@pytest.mark.parametrize("cost", [{"total_cost": 1}, "1", None, -1, pytest.param(10**400, id="endless")])
 async def test_what_is_no_number_is_no_cost(cost: object) -> None:
     """Nor does it spoil the answer."""
     raw = chunks({"content": "ok"}, usage={"prompt_tokens": 1, "completion_tokens": 1, "cost": cost})
     async with Provider([Reply(raw=raw)]) as provider:
         heard = await hear_from("openai", provider.url)
     assert heard.answer.usage == Usage(input=1, output=1)
+
+
+async def test_numbers_that_no_call_can_have_are_not_believed() -> None:
+    """A count below nothing is none, and one beyond every store is the most that there is."""
+    raw = chunks({"content": "ok"}, usage={"prompt_tokens": 2**63 - 1, "completion_tokens": -5})
+    async with Provider([Reply(raw=raw)]) as provider:
+        heard = await hear_from("openai", provider.url)
+    assert heard.answer.usage == Usage(input=TOKENS_MAX, output=0)
 
 
 async def test_an_end_marker_may_be_missing_if_the_end_was_said() -> None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import gzip
 import json
+import os
 import socket
 import ssl
+import time
 from typing import Any
 
 import httpx
 import pytest
 
 from tenax.models import RETRIED, Failure, Model, Reply, Trouble, connect
+from tenax.models import http as wire
 from tenax.models.failures import Failures
 from tenax.testing import Provider
 from tests.models.talk import APIS, KEY, address, ask, hear, hear_from, settings
+from tests.tools.test_web import CERTIFICATE, load_chain
 
 both = pytest.mark.parametrize("api", APIS)
 
@@ -262,6 +268,29 @@ async def test_a_page_is_no_stream() -> None:
     assert "text/html" in failure.message
 
 
+async def test_an_error_that_unpacks_to_more_than_anybody_reads_holds_nothing_up() -> None:
+    """A few bytes on the wire may be a hundred megabytes: they are cut before they are looked at."""
+    packed = gzip.compress(b"busy" + bytes(100_000_000), 1)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 500 X\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed)
+        with contextlib.suppress(ConnectionError):
+            writer.write(head + packed)
+            writer.close()
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        began = time.process_time()
+        failure = (await hear_from("openai", f"http://127.0.0.1:{port}")).failure
+    assert failure.why == "server"
+    assert "busy" in failure.message
+    assert time.process_time() - began < 1.0
+    check_sentence(failure)
+
+
 async def test_a_password_in_the_address_is_not_told() -> None:
     """The sentence names the host only."""
     url = address("openai", "http://ada:hunter2@127.0.0.1:9")
@@ -382,6 +411,34 @@ async def test_a_server_without_https_is_told_so() -> None:
         port = server.sockets[0].getsockname()[1]
         failure = (await hear_from("openai", f"https://127.0.0.1:{port}")).failure
     assert "does not speak https" in failure.message
+
+
+@pytest.mark.parametrize("first", ["", 'data: {"choices":[{"delta":{"content":"Hel"}}]}'])
+async def test_an_answer_that_was_spoiled_on_its_way_is_a_dropped_one(
+    first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes over TLS and was not sent by the server raises what no other failure does; it is tried again like any."""
+    secure, trust = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(cadata=CERTIFICATE)
+    load_chain(secure)
+    trust.check_hostname = False
+    monkeypatch.setattr(wire, "trusted", lambda: trust)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if first:
+            head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+            writer.write(f"{head}{first}\n\n".encode())
+            await writer.drain()
+        os.write(writer.get_extra_info("socket").fileno(), b"\x17\x03\x03\x00\x20" + b"x" * 32)
+        with contextlib.suppress(OSError):
+            await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0, ssl=secure) as server:
+        port = server.sockets[0].getsockname()[1]
+        heard = await hear_from("openai", f"https://127.0.0.1:{port}")
+    assert (heard.failure.why, heard.words) == ("dropped", "Hel" if first else "")
+    check_sentence(heard.failure)
 
 
 async def test_no_proxy_stands_between_us_and_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,11 +129,14 @@ async def test_a_process_that_dies_is_a_failure_and_is_started_again(model: Prac
 async def test_a_process_that_cannot_start_is_a_failure(
     model: Practice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A program that dies at once, or a model that is not there."""
+    """A program that cannot be begun or dies at once, or a model that is not there."""
     program = tmp_path / "python"
+    monkeypatch.setattr(sys, "executable", str(program))
+    failure = (await hear(model, ask(model), silence=60)).failure
+    assert (failure.why, failure.message) == (
+        "dropped", "The practice model cannot be started: No such file or directory.")  # fmt: skip
     program.write_text("#!/bin/sh\nkill -ILL $$\n")
     program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
     failure = (await hear(model, ask(model), silence=60)).failure
     assert failure.message == "The processor of this machine is too old for the practice model."
     program.write_text('#!/bin/sh\nread key\necho \'{"error": "It is damaged."}\'\n')

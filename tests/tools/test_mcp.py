@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from tenax.runtime import Runtime
 from tenax.testing.mcp_server import KEY
 from tenax.tools.base import Call as Where
 from tenax.tools.gate import Allowed, Done, Gate
-from tenax.tools.mcp import McpServers, McpTool, Standing
+from tenax.tools.mcp import McpServer, McpServers, McpTool, Standing
 from tests.support.children import Child, Teller
 from tests.support.runs import config_of, events_of, settled, told, until
 from tests.support.served import Served, free_port
@@ -288,6 +291,38 @@ async def test_a_server_that_froze_is_left_and_started_again(
         assert await done(servers, "own__echo") == Done("done", "hi")
 
 
+async def test_a_call_that_comes_back_late_from_a_lost_connection_leaves_the_next_one_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow disk holds a call between its two words to a server, which is started again meanwhile."""
+    begun, go_on, write = threading.Event(), threading.Event(), McpServer._write
+
+    def slow(server: McpServer, told: list[Any]) -> None:
+        held = not begun.is_set()
+        begun.set()
+        if held:
+            go_on.wait(SECONDS)
+        write(server, told)
+
+    monkeypatch.setattr(McpServer, "_heard", lambda _server: None)
+    async with connected(tmp_path, McpSettings(name="own", command=OWN)) as servers:
+        gate = Gate(servers.tools(()), lambda: [Rule("allow", "*")])
+        assert (await done(servers, "own__change", gate=gate)).outcome == "done"
+        monkeypatch.setattr(McpServer, "_write", slow)
+        monkeypatch.setattr(module, "FRESH_SECONDS", -1.0)
+        late = asyncio.create_task(done(servers, "own__echo", gate=gate))
+        await eventually(begun.is_set)
+        monkeypatch.setattr(module, "FRESH_SECONDS", SECONDS)
+        await eventually(lambda: [each for each in servers.tools(()) if "Changed" in each.description])
+        new = Gate(servers.tools(()), lambda: [Rule("allow", "*")])
+        assert (await done(servers, "own__die", gate=new)).outcome == "failed"
+        await eventually(lambda: standing(servers, "own").state == "waiting")
+        await eventually(lambda: standing(servers, "own").state == "ready")
+        go_on.set()
+        assert (await late).text.startswith("The connection to own was lost.")
+        assert await done(servers, "own__echo", gate=gate) == Done("done", "hi")
+
+
 async def test_a_server_that_ends_when_it_is_asked_what_it_is_is_reached_the_old_way(tmp_path: Path) -> None:
     """With the second try."""
     async with connected(tmp_path, McpSettings(name="own", command=(*OWN, "--strict"))) as servers:
@@ -314,6 +349,32 @@ async def test_closing_takes_no_time_and_leaves_no_process(tmp_path: Path) -> No
     await servers.close()
     assert time.monotonic() - began < 2.0
     await eventually(lambda: not any(map(alive, pids)))
+
+
+async def test_a_process_that_may_open_no_more_files_loses_none_with_every_try(tmp_path: Path) -> None:
+    """The n-th file that is needed is refused, for every n, until the server is reached."""
+    most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with connected(tmp_path, McpSettings(name="own", command=OWN)) as servers:
+        assert standing(servers, "own").state == "ready"
+    for n in count():
+        before = open_files()
+        free = (number for number in count() if number not in before)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next(islice(free, n, None)), hard))
+        try:
+            async with connected(tmp_path, McpSettings(name="own", command=OWN)) as servers:
+                found = standing(servers, "own")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        await eventually(lambda before=before: open_files() <= before)
+        if found.state == "ready":
+            break
+        assert "Too many open files" in found.error
+    assert n > 3
+
+
+def open_files() -> set[int]:
+    found = {int(each.name) for each in Path("/proc/self/fd").iterdir()}
+    return {each for each in found if Path(f"/proc/self/fd/{each}").exists()}  # not the one of this look
 
 
 # -- in a conversation ---------------------------------------------------------------------------------------

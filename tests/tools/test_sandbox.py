@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import functools
 import os
 import platform
 import pwd
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -17,12 +20,13 @@ import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
-from tenax.errors import ToolFailed
+from tenax.errors import ConfigError, ToolFailed
 from tenax.tools import sandbox
 from tenax.tools.gate import Done
 from tenax.tools.sandbox import Running, Sandbox, start_bare
@@ -309,6 +313,54 @@ def test_a_command_gets_no_descriptor_of_ours(folder: Path) -> None:
     os.close(read)
 
 
+async def test_a_process_that_may_open_no_more_files_says_so_and_loses_none(folder: Path) -> None:
+    """The n-th file that is needed is refused, for every n, until the command is run."""
+    most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    said: list[str] = []
+    while not said or said[-1] != "ran":
+        before = _open_files()
+        free = (number for number in count() if number not in before)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next(islice(free, len(said), None)), hard))
+        try:
+            running = await Sandbox().start("true", folder)
+        except ToolFailed as error:
+            said.append(str(error))
+        else:
+            said.append("ran")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        if said[-1] == "ran":
+            assert (await running.finish(20)).code == 0
+            running.close()
+        await asyncio.sleep(0.01)  # what is closed is so when the loop comes to it
+        assert _open_files() <= before, said
+    assert all("Too many open files" in each for each in said[:-1]), said
+    assert len(said) > 5
+
+
+def _open_files() -> set[int]:
+    found = {int(each.name) for each in Path("/proc/self/fd").iterdir()}
+    return {each for each in found if Path(f"/proc/self/fd/{each}").exists()}  # not the one of this look
+
+
+@pytest.mark.parametrize("kind", ["scandir", "listdir"])
+async def test_a_repository_that_could_not_be_looked_at_is_not_taken_for_none(
+    kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hooks would be open to the command; and so would be a home that was not listed."""
+    (folder / "work" / ".git" / "hooks").mkdir(parents=True)
+    lists = {"scandir": os.scandir, "listdir": os.listdir}
+
+    def full(name: str, place: Any) -> Any:
+        if str(place).endswith(("/.git", "/home")):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return lists[name](place)
+
+    monkeypatch.setattr(os, kind, functools.partial(full, kind))
+    with pytest.raises(ToolFailed, match="Too many open files"):
+        await Sandbox().start("echo x > work/.git/hooks/pre-commit", folder)
+
+
 async def test_network_is_there_when_the_call_says_so(folder: Path) -> None:
     """The same server that is out of reach otherwise."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -359,6 +411,23 @@ async def test_our_own_files_in_the_system_are_covered(folder: Path, monkeypatch
     for hidden in (system / "ours", system / "ours" / "tenax.db"):
         running = await Sandbox([hidden]).start(f"cd {system}; find . -type f", system / "ours" / "work")
         assert sorted((await said(running))[0].split()) == ["./other", "./ours/work/mine"]
+
+
+async def test_a_sandbox_that_could_not_be_tried_is_not_taken_for_none(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be so for as long as the process lives, and commands would run without one. It is tried again."""
+    sandbox._why_not.cache_clear()
+
+    def full(*_given: object, **_named: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(subprocess, "run", full)
+    with pytest.raises(ConfigError, match="Too many open files"):
+        Sandbox().why_not()
+    monkeypatch.undo()
+    assert Sandbox().why_not() == ""
+    assert (await said(await Sandbox().start("true", folder)))[1] == 0
 
 
 async def test_without_bubblewrap_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -427,6 +427,28 @@ async def test_its_end_is_told(folder: Path) -> None:
         assert await it.read(name) == "(no new output)\n[exit code 5, 0.0 s]"
 
 
+async def test_nothing_is_told_of_a_process_that_was_not_begun(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who starts it may be stopped in the very moment in which the note of it is there."""
+    async with behind(folder) as made:
+        leave, loop = made.background._leave, asyncio.get_running_loop()
+
+        def late(*given: Any) -> Any:
+            trace = leave(*given)
+            loop.call_soon_threadsafe(started.cancel)
+            time.sleep(0.2)
+            return trace
+
+        monkeypatch.setattr(made.background, "_leave", late)
+        started = asyncio.create_task(made.start("sleep 60"))
+        with pytest.raises(asyncio.CancelledError):
+            await started
+        await until(lambda: not any(made.traces.iterdir()))
+        await made.background.sweep()
+        assert made.told == []
+
+
 async def test_a_conversation_has_eight_and_sees_only_its_own(folder: Path) -> None:
     """Others have their own; and one that nobody knows ended when Tenax stopped."""
     async with behind(folder) as it:

@@ -8,6 +8,7 @@ import gzip
 import ipaddress
 import json
 import logging
+import os
 import socket
 import ssl
 import tempfile
@@ -642,6 +643,20 @@ async def test_https_is_checked_for_the_name_although_an_address_is_dialled() ->
             assert said.outcome == "failed"
             assert said.text.endswith("its certificate is not of this name, or not trusted here.")
         assert len(site.asked) == 2
+
+
+async def test_a_page_that_was_spoiled_on_its_way_is_told_in_a_sentence() -> None:
+    """What comes over TLS and was not sent by the server raises what no other failure does."""
+    secure, trust = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(cadata=CERTIFICATE)
+    load_chain(secure)
+
+    async def spoil(writer: asyncio.StreamWriter) -> None:
+        os.write(writer.get_extra_info("socket").fileno(), b"\x17\x03\x03\x00\x20" + b"x" * 32)
+
+    async with opened(Site(), secure) as site:
+        site.answers["/"] = spoil
+        said = await use(FetchPage(Names(), lambda: Town(site, trust)), url="https://named.example/")
+    assert said == Done("failed", "named.example cannot be read: the connection broke.")
 
 
 def load_chain(context: ssl.SSLContext) -> None:

@@ -142,6 +142,39 @@ def test_a_file_that_cannot_be_read_is_named(env: dict[str, str], tmp_path: Path
         load(env)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a = " + "[" * 5000, "not valid TOML"),
+        ("[serve]\nport = " + "9" * 5000, "not valid TOML"),
+        ('[store]\nurl = "sqlite:///a\\u0000b"', "cannot be the path"),
+        (f'[store]\nurl = "sqlite:///{"x" * 256}"', "cannot be the path"),
+        ('[tools]\nfolder = "a\\u0000b"', "cannot be the path"),
+        ('[models.s]\napi = "script"\nurl = "a\\u0000b"', "cannot be the path"),
+        ('[models.x]\nname = "n"\nurl = "http://a..b/v1"', "is no address"),
+        ('[models.x]\nname = "n"\nurl = "http://\u2603.example/v1"', "is no address"),
+        ('[models.x]\nname = "n"\nurl = "http://h/v1\\u0001"', "is no address"),
+    ],
+)
+def test_what_nobody_would_write_by_hand_is_a_sentence_too(env: dict[str, str], text: str, said: str) -> None:
+    """A file that was damaged, or made by a program that was."""
+    write(env, text)
+    with pytest.raises(ConfigError, match=said):
+        load(env)
+    write(env, '[models.x]\nurl = "http://h"\nname = "n"\nkey = "secret:A"')
+    secrets = Path(env["TENAX_HOME"]) / "secrets.toml"
+    secrets.write_text("A = " + "[" * 5000)
+    secrets.chmod(0o600)
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load(env)
+
+
+def test_a_mark_at_the_beginning_of_the_file_is_no_matter(env: dict[str, str]) -> None:
+    """Some editors write one, and nobody sees it."""
+    write(env, '\ufeffmodel = "x"\n[models.x]\nurl = "http://h"\nname = "n"')
+    assert load(env).model == "x"
+
+
 def test_an_unknown_log_level_is_refused(env: dict[str, str]) -> None:
     """The levels are named."""
     with pytest.raises(ConfigError, match="debug, info, warning, error"):

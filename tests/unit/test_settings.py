@@ -334,6 +334,37 @@ def test_rules_are_as_the_file_says_now(env: dict[str, str], caplog: pytest.LogC
     assert mine() == ()
 
 
+def test_rules_that_could_not_be_read_for_a_moment_hold_from_the_next_one_on(
+    env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process has no file left to open, for instance: the file is not taken for one that was read."""
+    config, deny = load(env), Rule("deny", "y")
+    rules = Rules(config)
+    assert rules() == ()
+    add_rule(config, deny)
+
+    def full(*_given: object, **_named: object) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(Path, "read_text", full)
+    assert rules() == ()
+    monkeypatch.undo()
+    assert rules() == (deny,)
+
+
+def test_rules_that_an_editor_writes_within_a_tick_of_the_clock_hold(env: dict[str, str]) -> None:
+    """It empties the file and fills it again; who looked in between looks again, whatever the time of the file says."""
+    config, deny = load(env), Rule("deny", "y")
+    add_rule(config, deny)
+    rules, text = Rules(config), config.file.read_text()
+    config.file.write_text("")
+    assert rules() == ()
+    when = config.file.stat().st_mtime_ns
+    config.file.write_text(text)
+    os.utime(config.file, ns=(when, when))
+    assert rules() == (deny,)
+
+
 @pytest.mark.parametrize("touches", [ODD, "[!a]*", "plain.txt", "]", "a/b/../c"])
 def test_an_exact_pattern_fits_its_text_and_no_other(touches: str) -> None:
     """Brackets and stars in it are what they are, and stand for nothing else."""

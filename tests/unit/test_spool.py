@@ -66,6 +66,17 @@ def test_its_room_is_taken_when_it_is_made(tmp_path: Path) -> None:
     spool.close(remove=True)
 
 
+def test_nobody_else_may_put_a_spool_among_ours(tmp_path: Path) -> None:
+    """Whatever new folders are like for this person: what lies there is handed in as what a run said."""
+    before = os.umask(0)
+    try:
+        Spool(tmp_path / "spool", "i_1").close(remove=False)
+    finally:
+        os.umask(before)
+    for each in (tmp_path / "spool", *(tmp_path / "spool").rglob("*")):
+        assert each.stat().st_mode & 0o077 == 0, each
+
+
 def fill(teller: Teller, folder: str) -> None:
     """Write until the file may not grow: what is past its room cannot be had."""
     spool = Spool(Path(folder), "i_1")

@@ -24,14 +24,14 @@ import msgspec
 from tenax.agent.history import History
 from tenax.agent.loop import Agent, Run
 from tenax.errors import OutcomeUnknown, StoreUnavailable
-from tenax.events import ContextKept, ModelUsed
+from tenax.events import CUT_SHORT, ContextKept, ModelUsed
 from tenax.fence import fence
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.models.base import Answer, Failure, Model, Words
 from tenax.models.render import contents_of, spelled_out
 from tenax.parts import File, Image, Part, Text, ToolResult, text_of
-from tenax.sessions import AsyncSessionDB, SessionDB
+from tenax.sessions import AsyncSessionDB, SessionDB, messages_of
 from tenax.sessions import Compacted as Rotated
 from tenax.tools.todo import with_list
 from tenax.views.context import TRIMMED_CHARS, Context, Message, Placed, fenced
@@ -59,8 +59,6 @@ SUMMARY_CHARS_MAX = 24_000
 _PICTURE_TOKENS_MAX = 1600
 _KEPT_CHARS_MAX = 2000
 _CLIPPED_CHARS_MIN = 256
-_CUT = frozenset({"length", "max_tokens"})
-"""How providers say that an answer was cut off."""
 _STILL_LONG = "The conversation was summarised, and is still nearly as long as the model can take."
 _NOTHING = "The conversation is nearly as long as the model can take, and nothing in it could be summarised."
 _NO_SHORTER = "The summary is no shorter than what it would stand for."
@@ -140,7 +138,7 @@ def compact(
 ) -> Outcome:
     """Put a summary in place of all but the last messages. Never raises for what the summariser or the lock does."""
     db = db._db if isinstance(db, AsyncSessionDB) else db  # noqa: SLF001  (its twin)
-    given: list[Any] = list(messages) if messages is not None else db.get_messages(session_id)
+    given: list[Any] = messages_of(messages) if messages is not None else db.get_messages(session_id)
     same: dict[str, Any] = {"messages": given if messages is None else messages, "session_id": session_id}
     holder = f"compact-{uuid.uuid4().hex}"
     locked = _lock(db, session_id, holder)
@@ -193,7 +191,8 @@ def _compact(
     if not isinstance(rotated, Rotated):
         return Superseded(**same, by=rotated.by)
     first = {"role": "user", "content": fenced(summary)}
-    return Compacted(messages=[first, *given[cut:]], session_id=rotated.session_id, summary=summary,
+    kept = given[cut:] if own else db.get_messages(rotated.session_id)[1:]  # with what others wrote meanwhile
+    return Compacted(messages=[first, *kept], session_id=rotated.session_id, summary=summary,
                      tokens_before=before, tokens_after=after)  # fmt: skip
 
 
@@ -262,11 +261,11 @@ def _cut(roles: Sequence[str], keep: int) -> int:
     """Where the part that stays begins: never between a call and its result, and not after the last user message, unless
     that is the beginning of a long work: the summary then stands for it too.
     """
-    cut = max(0, len(roles) - keep)
+    cut = max(0, len(roles) - max(0, keep))
     users = [n for n, role in enumerate(roles) if role == "user"]
     if users and users[-1] > 1:
         cut = min(cut, users[-1])
-    while cut > 0 and roles[cut] in {"tool", "results"}:
+    while 0 < cut < len(roles) and roles[cut] in {"tool", "results"}:
         cut -= 1
     return cut if cut > 1 else 0
 
@@ -425,7 +424,7 @@ class Compactor:
                 [ModelUsed("summary", model.name, answer.usage)],
                 run=run.id if run is not None else None,
             )
-        if answer.finish in _CUT:
+        if answer.finish in CUT_SHORT:
             return "", "The summary was cut off."
         summary = redacted(text_of(answer.parts).strip())
         if not summary:
@@ -497,15 +496,13 @@ async def _spelled(journal: AsyncJournal, covered: Sequence[Placed]) -> list[Pla
 
 
 def _cut_items(items: Sequence[Placed], tail: int, waiting: int) -> int:
-    """Where the part that stays begins: as much as fits into `tail`, calls with their results, and nothing that stands
-    at or after the first input that waits.
+    """Where the part that stays begins: `tail` tokens and what reaches beyond them, calls with their results, and nothing
+    that stands at or after the first input that waits.
     """
     cut, size = len(items), 0
-    while cut > 0 and (size < tail or len(items) - cut < KEEP_MESSAGES):
+    while cut > 0 and size <= tail:
         cut -= 1
         size += estimate([items[cut]])
-        if size > tail and len(items) - cut >= 1:
-            break
     while 0 < cut < len(items) and (
         items[cut].message.role == "results" or items[cut - 1].place >= min(waiting, items[cut].place)
     ):

@@ -26,6 +26,8 @@ __all__ = ["Held"]
 
 log = logging.getLogger(__name__)
 
+_CLOSE_SECONDS = 1.0
+
 
 class Held:
     """The spool of this runtime, its room taken before it is needed, and the handing in of dead ones'."""
@@ -74,22 +76,26 @@ class Held:
         everybody = self._journal.of(None)
         before = await everybody.instances()
         known = {each.id for each in before}
-        for spool in await self._threads.run(
-            partial(left, self._folder, lambda name: _owner(name) not in known)
-        ):
-            try:
-                await self._ship(spool)
-            except TenaxError as error:
-                log.warning("A spool is kept for later: %s", error, extra={"action": "spool_kept"})
+        dead = await self._threads.run(partial(left, self._folder, lambda name: _owner(name) not in known))
+        try:
+            for spool in dead:
+                await self._take(spool)
+        finally:  # one that this process keeps locked is handed in by nobody
+            for spool in dead:
                 spool.close(remove=False)
-                continue
-            spool.close(remove=True)
         kept = {_owner(each.parent.name) for each in self._folder.glob("*/spool")}
         for each in before:
             gone = each.host == platform.node() and not each.alive and each.swept_at is None
             if gone and each.id not in kept:
                 with contextlib.suppress(StoreUnavailable):  # it is said the next time
                     await everybody.swept(each.id)
+
+    async def _take(self, spool: Spool) -> None:
+        try:
+            await self._ship(spool)
+            await self._threads.run(partial(spool.close, remove=True))
+        except TenaxError as error:
+            log.warning("A spool is kept for later: %s", error, extra={"action": "spool_kept"})
 
     async def _ship(self, spool: Spool) -> None:
         runs: dict[tuple[str, str, str], list[Event]] = {}
@@ -104,9 +110,14 @@ class Held:
 
     async def close(self) -> None:
         if self._making is not None:
-            await asyncio.wait({self._making}, timeout=1.0)
+            await asyncio.wait({self._making}, timeout=_CLOSE_SECONDS)
         if self._spool is not None:
-            self._spool.close(remove=not self._runs)
+            close = partial(self._spool.close, remove=not self._runs)
+            try:
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await self._threads.run(close)
+            except (TenaxError, TimeoutError) as error:  # the next process finds it
+                log.warning("The spool stays as it is. %s", error, extra={"action": "spool_left"})
         self._threads.stop()
 
 

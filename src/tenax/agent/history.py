@@ -49,15 +49,17 @@ class History:
     async def catch_up(self) -> None:
         """Fold what came since. What cannot be folded on (an erasure, another life of the store) is folded anew."""
         journal = self._journal
+        page: list[Recorded] | None = None
         async with self._one:
-            if self.seq == 0 or self.incarnation != journal.incarnation:
-                await self._fold_anew()
-            while page := await journal.read(self.conversation, after=self.seq, limit=_PAGE):
-                for each in page:
+            while page is None or len(page) == _PAGE:
+                if self.seq == 0 or self.incarnation != journal.incarnation:
+                    await self._fold_anew()
+                page = await journal.read(self.conversation, after=self.seq, limit=_PAGE)
+                if self.incarnation != journal.incarnation:  # the read itself met the other life
+                    page = None
+                for each in page or ():
                     if not await self._take(each):
-                        break
-                else:
-                    if len(page) < _PAGE:
+                        page = None
                         break
             await self._wait_for_erased()
 

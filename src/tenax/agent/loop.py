@@ -28,6 +28,7 @@ from tenax.agent.partials import HOLD_SECONDS, Partials
 from tenax.changes import Changes, Watch
 from tenax.errors import Gone, LeaseLost, OutcomeUnknown, Refused, StoreUnavailable, TenaxError
 from tenax.events import (
+    BODY_BYTES_MAX,
     ApprovalAnswered,
     ApprovalAsked,
     Blob,
@@ -47,6 +48,7 @@ from tenax.events import (
 from tenax.fence import Scrubber, scrub
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Lease, Recorded
+from tenax.journal.journal import Place
 from tenax.memory.keep import Memory
 from tenax.models.base import RETRIED, Answer, Failure, Model, Thought, ToolSpec, Words
 from tenax.models.render import contents_of
@@ -65,6 +67,8 @@ T = TypeVar("T")
 _WATCH_PAUSE = 0.03
 _TELL_SECONDS = 1.0
 _RESTING_BYTES_MAX = 4_000_000
+ANSWER_BYTES_MAX = BODY_BYTES_MAX - 64 * 1024
+"""An answer is one event, and so is what there is of it when it is cut off. The rest is for what stands around it."""
 RENDERER = 2
 """Moves when the same events would be rendered to other bytes."""
 Ended = Literal["completed", "failed", "cancelled", "parked", "lost"]
@@ -298,12 +302,13 @@ class Run:
 
     async def _watch(self, seq: int) -> None:
         """Notice a stop, an interruption or a take-over while something is under way. It need not hurry."""
+        place = Place(seq, self.journal.incarnation)
         while True:
             await asyncio.sleep(_WATCH_PAUSE)
             with contextlib.suppress(TenaxError):  # the run itself meets whatever is wrong
-                await self.journal.wait(self.conversation, seq, seconds=1.0)
-                for each in await self.journal.read(self.conversation, after=seq):
-                    seq = each.seq
+                await self.journal.wait(self.conversation, place.after, seconds=1.0)
+                page = await self.journal.read(self.conversation, after=place.after)
+                for each in page if place.passed(page, self.journal.incarnation) else ():
                     if (each.kind == "message.user" and getattr(each.event, "how", "") == "interrupt") or (
                         each.kind == "run.stop" and each.run in {None, self.id}
                     ):
@@ -333,9 +338,8 @@ class Run:
             append.cancel()  # it is stored or refused all the same: what is appended next shall stand after it
             await asyncio.wait({append}, timeout=HOLD_SECONDS)
             raise
-        if self._held and not events[-1].code:  # partials may be held further than they are stored
-            self._held = False
-            await self._spool.let_go(self.conversation, self.id)
+        if not events[-1].code:  # partials may be held further than they are stored
+            await self._let_go()
         return stored
 
     async def _append(self, events: Sequence[Event]) -> list[Recorded]:
@@ -359,6 +363,12 @@ class Run:
     async def _hold(self, event: Event) -> None:
         self._held = True
         await self._spool.hold(self.conversation, self.id, event)
+
+    async def _let_go(self) -> None:
+        """All that was held of this run is in the store."""
+        if self._held:
+            self._held = False
+            await self._spool.let_go(self.conversation, self.id)
 
     async def _renew(self, work: float = 0.0) -> None:
         """A run lives by its steps: what it stores moves the lease on, past the longest silence, or past `work`."""
@@ -517,16 +527,21 @@ class Run:
 
     async def _read(self, model: Model, body: bytes, partials: Partials) -> Answer | Failure:
         scrubber = Scrubber()  # a model may repeat what it recalls, fence and all
+        room = ANSWER_BYTES_MAX
         async with contextlib.aclosing(model.stream(body, silence=self.agent.limits.silence)) as stream:
             try:
                 async for piece in stream:
                     match piece:
                         case Words(text):
+                            room -= len(msgspec.json.encode(text))
+                            if room < 0:
+                                return _endless(model)
                             partials.add(scrubber.feed(text))
                         case Thought():
                             partials.add("")
-                        case Answer():
-                            return _scrubbed(piece)
+                        case Answer(parts):
+                            fits = len(msgspec.json.encode(parts)) <= ANSWER_BYTES_MAX
+                            return _scrubbed(piece) if fits else _endless(model)
                         case Failure():
                             return piece
             finally:
@@ -760,6 +775,15 @@ class Run:
             late.insert(0, ReplyDelta(0, 0, self._partials.whole))
         ship_late = partial(ship, self.journal.journal, self.conversation, self.id, late)
         await self._while_away(lambda: self.journal.apart(ship_late))
+        await self._let_go()
+
+
+def _endless(model: Model) -> Failure:
+    return Failure(
+        "refused",
+        f"{model.name} says more than an answer can hold, and was stopped.",
+        hint="Ask for less at once, or use another model.",
+    )
 
 
 def _scrubbed(answer: Answer) -> Answer:

@@ -34,6 +34,7 @@ from tenax.events import (
 )
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Recorded
+from tenax.journal.journal import Place
 from tenax.parts import ToolCall, text_of
 
 __all__ = ["Course", "Due", "Step", "Turn"]
@@ -111,7 +112,7 @@ class Course:
         self._journal = journal
         self._leave_out = leave_out
         self.conversation = conversation
-        self.seq = 0
+        self._place = Place(0, journal.incarnation)
         self.parents: dict[str, str] = {}
         """The stretch before each one, or ""."""
         self._left_out = False
@@ -120,15 +121,21 @@ class Course:
         self._turns: list[Finished] = []
         self._dues: list[Due] = []
 
+    @property
+    def seq(self) -> int:
+        """Up to where it is folded."""
+        return self._place.after
+
     async def catch_up(self) -> None:
-        """Fold what came since."""
-        while page := await self._journal.read(self.conversation, after=self.seq, limit=_PAGE):
-            for each in page:
-                if each.kind in _FOLDED:
-                    self._apply(each)
-            self.seq = page[-1].seq
-            if len(page) < _PAGE:
-                return
+        """Fold what came since. Only facts are folded, and no crash takes one: after it, those that follow the last are read."""
+        while True:
+            page = await self._journal.read(self.conversation, after=self.seq, limit=_PAGE)
+            if self._place.passed(page, self._journal.incarnation):
+                for each in page:
+                    if each.kind in _FOLDED:
+                        self._apply(each)
+                if len(page) < _PAGE:
+                    return
 
     def owed(self, after: int) -> list[Step]:
         """What has to be told to somebody who was told everything up to a number."""

@@ -33,6 +33,9 @@ T = TypeVar("T")
 CONNECT_SECONDS_MAX: Final = 15.0
 DRAIN_SECONDS_MAX: Final = 0.1
 ERROR_BYTES_MAX: Final = 64 * 1024
+TOKENS_MAX: Final = 1_000_000_000
+DOLLARS_MAX: Final = 1_000_000
+"""No call takes more: a provider that says so is not believed."""
 CALLS_MAX: Final = 256
 """How many calls one model may have open at once."""
 
@@ -111,11 +114,12 @@ class HttpModel(Model):
     async def close(self) -> None:
         await self._client.aclose()
 
-    def usage(self, tokens_in: int, tokens_out: int, *, cached: int = 0, cost: float | None = None) -> Usage:
+    def usage(self, tokens_in: int, tokens_out: int, *, cached: int = 0, cost: object = None) -> Usage:
         """What a call took. Without a word of the provider on money, the person's prices count, if there are any."""
-        if cost is None:
-            cost = self.settings.cost(tokens_in, tokens_out)
-        return Usage(input=tokens_in, output=tokens_out, cached=cached, cost=cost)
+        took, gave, known = (min(max(each, 0), TOKENS_MAX) for each in (tokens_in, tokens_out, cached))
+        if isinstance(cost, int | float) and 0 <= cost <= DOLLARS_MAX:
+            return Usage(input=took, output=gave, cached=known, cost=float(cost))
+        return Usage(input=took, output=gave, cached=known, cost=self.settings.cost(took, gave))
 
     async def _events(self, body: bytes, silence: float) -> AsyncGenerator[ServerEvent | Failure, None]:
         """Events as they come; whatever goes wrong is the last one. Comments and pings do not break the silence."""
@@ -143,7 +147,7 @@ class HttpModel(Model):
             )
         except TooLong:
             yield Failure("refused", f"{self._where} sends more than any answer holds; the call was ended.")
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, ssl.SSLError) as error:  # the latter in the middle: httpx lets it through
             yield self._translated(error, begun=response is not None)
         finally:
             if response is not None:
@@ -164,9 +168,9 @@ class HttpModel(Model):
                 hint="Check `url` and `api` in the section of this model: does /v1 have to be added to `url`?",
                 status=response.status_code,
             )
-        return self.failures.answered(response.status_code, response.headers, body)
+        return self.failures.answered(response.status_code, response.headers, body[:ERROR_BYTES_MAX])
 
-    def _translated(self, error: httpx.HTTPError, *, begun: bool) -> Failure:
+    def _translated(self, error: httpx.HTTPError | ssl.SSLError, *, begun: bool) -> Failure:
         match error:
             case httpx.PoolTimeout():
                 return Failure("away", f"{CALLS_MAX} calls to {self._where} are open already.")

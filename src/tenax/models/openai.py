@@ -183,11 +183,11 @@ class _Chat:
         parts += self._calls.gathered()
         usage = None
         if self._usage is not None:
-            details, cost = self._usage.prompt_tokens_details or _Details(), self._usage.cost
+            details = self._usage.prompt_tokens_details or _Details()
             usage = self._model.usage(
                 self._usage.prompt_tokens or 0,
                 self._usage.completion_tokens or 0,
                 cached=details.cached_tokens or 0,
-                cost=float(cost) if isinstance(cost, int | float) else None,
+                cost=self._usage.cost,
             )
         return Answer(parts, usage, self._finish or "")

@@ -157,7 +157,11 @@ class _Shared:
                 self._child.end()
                 self._child = None
             if self._child is None:
-                self._child = _Child()
+                try:
+                    self._child = _Child()
+                except OSError as error:  # there is no room for one more process, for instance
+                    said = f"The practice model cannot be started: {error.strerror}."
+                    return Failure("dropped", said, hint="Try again.")
                 self._child.start()
             return self._child if self._child.told.url else self._child.failure()
 

@@ -98,10 +98,11 @@ class Tool(abc.ABC, Generic[A]):
         """Do it. What is returned is for the model. Raises as `touches` does, or Elsewhere."""
 
 
-async def aside(work: Callable[[threading.Event], T]) -> T:
+async def aside(work: Callable[[threading.Event], T], undo: Callable[[T], object] | None = None) -> T:
     """Run blocking work on a daemon thread of its own, so that a hung disk keeps neither the loop nor the process.
 
-    The event is set once nobody waits for the work any more: look at it before doing what cannot be undone.
+    The event is set once nobody waits for the work any more: look at it before doing what cannot be undone. What the work
+    gives then is for `undo`: who waits may go in the very moment in which it ends.
     """
     if sum(each.name == _THREAD for each in threading.enumerate()) >= THREADS_MAX:
         raise ToolFailed(
@@ -118,8 +119,17 @@ async def aside(work: Callable[[threading.Event], T]) -> T:
         except BaseException as error:  # noqa: BLE001  (it is raised where it is awaited)
             future.set_exception(error)
 
-    threading.Thread(target=call, name=_THREAD, daemon=True).start()
+    try:
+        threading.Thread(target=call, name=_THREAD, daemon=True).start()
+    except RuntimeError as error:
+        raise ToolFailed(
+            "The system gives no more threads, so this was not begun.", hint="try again later"
+        ) from error
     try:
         return await asyncio.wrap_future(future)
+    except asyncio.CancelledError:
+        if undo is not None:
+            future.add_done_callback(lambda done: done.exception() or undo(done.result()))
+        raise
     finally:
         deserted.set()

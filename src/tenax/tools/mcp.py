@@ -192,8 +192,9 @@ class McpServer:
     def _drop(self, line: Line, why: str) -> None:
         if not line.ended.done():
             line.ended.set_result(why)
-        self._line = None
-        self._up.clear()
+        if self._line is line:  # who comes back late from this one leaves the next one alone
+            self._line = None
+            self._up.clear()
 
     async def _listen(self, line: Line) -> None:
         """Hear what it offers now. Raises TimeoutError, and Lost."""

@@ -72,13 +72,17 @@ class Line:
     async def call(self, name: str, args: dict[str, Any]) -> str:
         """What it says to this call. Not by `call_tool`, which runs patterns of the server's over the answer."""
         request = wire.CallToolRequest(params=wire.CallToolRequestParams(name=name, arguments=args))
-        result = await _answered(self._client.session.send_request(request, wire.CallToolResult))
+        result = await _answered(self._send(request))
         text = "\n".join(map(_told, result.content))
         if not text and result.structured_content is not None:
             text = json.dumps(result.structured_content, ensure_ascii=False)
         if result.is_error:
             raise ToolFailed(text or "It failed, and did not say why.")
         return text or "It is done. Nothing was said about it."
+
+    async def _send(self, request: wire.CallToolRequest) -> wire.CallToolResult:
+        """In here, because the SDK raises already where it is asked for the session of a connection that is closed."""
+        return await self._client.session.send_request(request, wire.CallToolResult)
 
 
 async def _answered(request: Coroutine[Any, Any, T]) -> T:
@@ -244,8 +248,13 @@ def _spawned(command: list[str], env: dict[str, str]) -> tuple[subprocess.Popen[
 
     Not by the loop: uvloop leaves files of ours open in a process that is given one of them.
     """
-    (end, ours), (stdio, its) = os.pipe(), socket.socketpair()
-    try:
+    with contextlib.ExitStack() as undo, contextlib.ExitStack() as given:
+        end, ours = os.pipe()
+        given.callback(os.close, end)
+        undo.callback(os.close, ours)
+        stdio, its = socket.socketpair()
+        given.callback(its.close)
+        undo.callback(stdio.close)
         process = subprocess.Popen(  # noqa: S603  (the person configured it)
             ["/bin/sh", "-c", _GUARD.format(end), "sh", *command],
             stdin=its.fileno(),
@@ -255,13 +264,7 @@ def _spawned(command: list[str], env: dict[str, str]) -> tuple[subprocess.Popen[
             start_new_session=True,
             pass_fds=(end,),
         )
-    except BaseException:
-        os.close(ours)
-        stdio.close()
-        raise
-    finally:
-        os.close(end)
-        its.close()
+        undo.pop_all()
     return process, stdio, ours
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import os
 import platform
@@ -28,7 +29,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tenax.errors import ToolFailed
+from tenax.errors import ConfigError, ToolFailed
 from tenax.tools.base import aside
 from tenax.tools.paths import parent_of
 
@@ -45,6 +46,8 @@ _LOOK_SECONDS = 0.1
 _FOLDERS_MAX = 1000
 """So many are looked through for repositories, the nearest first."""
 _REPOSITORIES_MAX = 50
+_FULL = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""There is no room for one more process or file, for a moment."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _HOME = "/tmp/home"  # noqa: S108  (a place in the sandbox's own /tmp)
 _PLAIN = {"PATH": _PATH, "LANG": "C.UTF-8", "TERM": "dumb"}
@@ -287,25 +290,30 @@ class Sandbox:
 
     async def _begin(self, command: str, found: _Repositories, *, network: bool) -> Running:
         limits = ["/bin/sh", "-c", _INSIDE, "sh", str(_memory_max() // 1024)]
-        read, write = os.pipe()
-        status, transport = await _reader(read)
-        with _given() as given:
-            try:
-                wrap = [str(shutil.which("bwrap")), "--json-status-fd", str(write)]
-                wrap += _arguments(given, found, self._hidden, network=network)
-                process, output, shown = await _spawn(
-                    [*wrap, *limits, *_shell(command)], {**_PLAIN, "HOME": _HOME}, Path("/"), (*given, write)
-                )
-            except OSError as error:
-                transport.close()
-                raise ToolFailed(f"The sandbox could not be started: {error.strerror}.") from error
-            finally:
-                os.close(write)
+        try:
+            with _given() as given, contextlib.ExitStack() as undo:
+                read, write = os.pipe()
+                try:
+                    status, transport = await _reader(read)
+                    undo.callback(transport.close)
+                    wrap = [str(shutil.which("bwrap")), "--json-status-fd", str(write)]
+                    wrap += _arguments(given, found, self._hidden, network=network)
+                    process, output, shown = await _spawn(
+                        [*wrap, *limits, *_shell(command)],
+                        {**_PLAIN, "HOME": _HOME},
+                        Path("/"),
+                        (*given, write),
+                    )
+                    undo.pop_all()
+                finally:
+                    os.close(write)
+        except OSError as error:
+            raise ToolFailed(f"The sandbox could not be started: {error.strerror}.") from error
         try:
             line = await asyncio.wait_for(status.readline(), _START_SECONDS)
             init = msgspec.json.decode(line)["child-pid"]
             running = Running(process, output, [shown, transport], init, status, found)
-        except (TimeoutError, msgspec.DecodeError, ProcessLookupError) as error:
+        except (OSError, msgspec.DecodeError) as error:  # also that it took too long, or is gone
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             said = (await output.read(500)).decode(errors="replace").strip()
@@ -321,8 +329,10 @@ def _homes() -> Iterator[Path]:
     yield Path.home().resolve()
     with contextlib.suppress(KeyError):  # a number without a name
         yield Path(pwd.getpwuid(os.geteuid()).pw_dir).resolve()
-    with contextlib.suppress(OSError):
+    try:
         yield from Path("/home").iterdir()
+    except OSError as error:
+        _refuse_where_full(error)
 
 
 async def start_bare(command: str, folder: Path) -> Running:
@@ -345,14 +355,18 @@ def _why_not(bwrap: str | None) -> str:
         return "There is no sandbox: bubblewrap is not installed (Debian, Ubuntu: apt install bubblewrap)."
     if platform.machine() not in _ARCHES:
         return f"There is no sandbox: no filter of system calls is known for {platform.machine()}."
-    with _given() as given:
-        try:
+    try:
+        with _given() as given:
             tried = subprocess.run(  # noqa: S603  (it is the sandbox)
                 [bwrap, *_arguments(given), "true"],
                 env=_PLAIN, pass_fds=given, capture_output=True, timeout=_START_SECONDS, check=False,
             )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return f"There is no sandbox: bubblewrap cannot be run ({type(error).__name__})."
+    except (OSError, subprocess.TimeoutExpired) as error:
+        if isinstance(error, OSError) and error.errno in _FULL:  # raised, so that it is not remembered
+            raise ConfigError(
+                f"It cannot be said now whether commands have a sandbox: {error.strerror}.", hint="Try again."
+            ) from error
+        return f"There is no sandbox: bubblewrap cannot be run ({type(error).__name__})."
     said = tried.stderr.decode(errors="replace").strip()[:300]
     if tried.returncode == 0:
         return ""
@@ -469,13 +483,9 @@ def _repositories(folder: Path) -> _Repositories:
     no_links = {str(folder): {".git"}, f"{folder}/.git": {"config", "hooks"}}
     while places and looked < _FOLDERS_MAX and count < _REPOSITORIES_MAX:
         (place, inside), looked = places.popleft(), looked + 1
-        try:
-            with os.scandir(place) as listed:
-                entries = list(listed)
-            names = {each.name: each.is_dir(follow_symlinks=False) for each in entries}
-            links = {each.name for each in entries if each.is_symlink()}
-        except OSError:  # it went away, or may not be read
+        if (held := _held(place)) is None:
             continue
+        names, links = held
         for name in links & no_links.get(place, set()):
             shown = f"{place}/{name}".removeprefix(f"{folder}/")
             raise ToolFailed(
@@ -502,6 +512,24 @@ def _repositories(folder: Path) -> _Repositories:
             mounts += ["--ro-bind", f"{place}/.git", f"{place}/.git"]
         places += [(f"{place}/{name}", inside or is_git) for name, is_folder in names.items() if is_folder]
     return _Repositories(folder, mounts, forbidden)
+
+
+def _held(place: str) -> tuple[dict[str, bool], set[str]] | None:
+    """The names in a folder, and whether each is a folder; and the links among them. None: it went away, or may not be read."""
+    try:
+        with os.scandir(place) as listed:
+            entries = list(listed)
+        names = {each.name: each.is_dir(follow_symlinks=False) for each in entries}
+        return names, {each.name for each in entries if each.is_symlink()}
+    except OSError as error:
+        _refuse_where_full(error)
+        return None
+
+
+def _refuse_where_full(error: OSError) -> None:
+    """What could not be looked at for want of room is there, and would be open to a command."""
+    if error.errno in _FULL:
+        raise ToolFailed(f"The folder cannot be looked through: {error.strerror}.") from error
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple, NoReturn
 
-__all__ = ["DEPTH_MAX", "FILE", "REFUSED", "Enough", "Walk", "read", "with_ignores"]
+__all__ = ["DEPTH_MAX", "FILE", "FULL", "REFUSED", "Enough", "Walk", "read", "with_ignores"]
 
 ENTRIES_MAX: Final = 50_000
 """Files and folders that are looked at."""
@@ -40,6 +40,9 @@ DEPTH_MAX: Final = 100
 _MEMORY_MAX = 512 * 1024 * 1024
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""It is this process that can open no more: of what it would have opened nothing is known."""
 
 _TOKEN = re.compile(r"(\*+)|(\?)|\[([!^]?)(\]?(?:\[:[a-z]+:\]|\\.|[^]\\])*)\]|\\(.)|([^\\[])", re.DOTALL)
 _ITEM = re.compile(r"\[:([a-z]+):\]|(\\.|[^\\])-(\\.|[^\\])|(\\.|[^\\])", re.DOTALL)
@@ -200,6 +203,8 @@ class Walk:
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
+            if error.errno in FULL:
+                raise
             self.unread += error.errno != errno.ELOOP
 
 
@@ -301,8 +306,10 @@ def with_ignores(files: list[Ignores], folder: int, path: str) -> list[Ignores]:
     """These files, and the one that lies in this folder."""
     try:
         data = read(".gitignore", folder)
-    except OSError:  # there is none, or it is a link
-        return files
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        return files  # there is none, or it is a link
     here = ignores(data[:BYTES_MAX].decode(errors="surrogateescape"), len(path))
     return [*files, here] if here else files
 

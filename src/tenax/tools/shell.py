@@ -19,7 +19,6 @@ import os
 import re
 import secrets
 import signal
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -272,7 +271,7 @@ class Background:
         lost = f"{_NOTE} {name} ended because Tenax was stopped; what it wrote is gone: {shown}"
         told = Finished(call.user, call.conversation, name, lost, lost=True)
         try:
-            trace = await aside(lambda deserted: self._leave(told, deserted))
+            trace = await aside(lambda _deserted: self._leave(told), self._forget)
         except OSError as error:
             raise ToolFailed(f"It was not begun: the disk takes no note of it: {error.strerror}.") from error
         try:
@@ -361,7 +360,7 @@ class Background:
             return False
         return True
 
-    def _leave(self, told: Finished, deserted: threading.Event) -> BinaryIO:
+    def _leave(self, told: Finished) -> BinaryIO:
         """A file that stays if we die, under our lock while we do not. It is there whole, or not at all."""
         self._traces.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = self._traces / told.id
@@ -369,10 +368,7 @@ class Background:
         fcntl.flock(trace, fcntl.LOCK_EX)
         trace.write(msgspec.json.encode(told))
         os.fsync(trace.fileno())
-        if deserted.is_set():
-            Path(trace.name).unlink()
-        else:
-            Path(trace.name).rename(file)
+        Path(trace.name).rename(file)
         return trace
 
     def _ownerless(self) -> Iterator[BinaryIO]:

@@ -14,7 +14,6 @@ import fcntl
 import hashlib
 import os
 import stat
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -25,7 +24,7 @@ import msgspec
 from tenax.errors import ToolFailed
 from tenax.events import FileState
 from tenax.tools.paths import FOLDER, parent_of, parts_of
-from tenax.tools.seek import DEPTH_MAX, Enough, Walk, read, with_ignores
+from tenax.tools.seek import DEPTH_MAX, FULL, Enough, Walk, read, with_ignores
 
 __all__ = ["BYTES_MAX", "KEPT_BYTES_MAX", "About", "Entry", "Manifest", "Snapshots", "Taken", "same"]
 
@@ -79,12 +78,20 @@ class About(msgspec.Struct, frozen=True):
 
 
 class Taken(NamedTuple):
-    """The folder before a call. The file is locked until it is closed."""
+    """The folder before a call. The file is locked until it is let go."""
 
     about: About
     before: Manifest
     file: Path
     lock: int
+
+    def let_go(self) -> None:
+        os.close(self.lock)
+
+    def drop(self) -> None:
+        """The call is not made."""
+        self.file.unlink(missing_ok=True)
+        self.let_go()
 
 
 _decode = msgspec.msgpack.Decoder(Manifest).decode
@@ -103,30 +110,29 @@ class Snapshots:
         names = [f"{each}{end}" for each, is_file in inside for end in ("/", "-")[: 1 + is_file]]
         self._hidden = tuple(each.removeprefix("./") for each in names)
 
-    def take(self, about: About, deserted: threading.Event) -> Taken | None:
-        """Keep the folder as it is now; None if nobody waits for it any more."""
-        with self._locked():
+    def take(self, about: About) -> Taken:
+        """Keep the folder as it is now. The caller lets go of it."""
+        with self._locked(), contextlib.ExitStack() as undo:
             before = self._look(about.also)
             file = self._place / f"call-{os.urandom(8).hex()}"
             lock = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            taken = Taken(about, before, file, lock)
+            undo.callback(taken.drop)
             fcntl.flock(lock, fcntl.LOCK_EX)
             with open(lock, "wb", closefd=False) as writer:
                 writer.write(msgspec.msgpack.encode((about, before)))
-            if deserted.is_set():
-                file.unlink()
-                os.close(lock)
-                return None
-        return Taken(about, before, file, lock)
+            undo.pop_all()
+        return taken
 
-    def left(self, mine: Callable[[About], bool], deserted: threading.Event) -> list[Taken]:
-        """What calls left whose process is gone. The caller closes the lock of each."""
+    def left(self, mine: Callable[[About], bool]) -> list[Taken]:
+        """What calls left whose process is gone. The caller lets go of each."""
         found = [self._claim(file) for file in sorted(self._place.glob("call-*"))]
         kept = []
         for taken in filter(None, found):
-            if mine(taken.about) and not deserted.is_set():
+            if mine(taken.about):
                 kept.append(taken)
             else:
-                os.close(taken.lock)
+                taken.let_go()
         return kept
 
     def _claim(self, file: Path) -> Taken | None:
@@ -241,7 +247,7 @@ class _Look:
         """These too, although they are ignored or lie beyond the limit."""
         for path in paths:
             if path not in self._now.files:
-                with contextlib.suppress(OSError, ToolFailed):
+                with contextlib.suppress(ToolFailed), _unless_unread():
                     parts = parts_of(path)
                     with parent_of(self._folder, parts, make=False) as parent:
                         self._take(parent, parts[-1], path)
@@ -269,7 +275,7 @@ class _Look:
         size, mtime, ctime, inode, mode = looks
         data = None
         if size <= min(BYTES_MAX, KEPT_BYTES_MAX - self._kept):
-            with contextlib.suppress(OSError):  # it may not be read
+            with _unless_unread():
                 data = read(name, parent)
         if data is None or len(data) > BYTES_MAX:
             return Entry(*looks, f"{size} {mtime} {inode}", -1)
@@ -279,6 +285,16 @@ class _Look:
         else:
             self._pack.write(data)
         return Entry(len(data), mtime, -ctime if ctime > self._racy else ctime, inode, mode, digest, at)
+
+
+@contextlib.contextmanager
+def _unless_unread() -> Iterator[None]:
+    """What may not be read is not; but where it is us who can open no more, there is no look."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise
 
 
 def _is_text(path: str) -> bool:

@@ -13,6 +13,7 @@ import http
 import ipaddress
 import re
 import socket
+import ssl
 import unicodedata
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -190,7 +191,7 @@ class FetchPage(Tool[FetchPageArgs]):
         try:
             async with _client(accept, transport=transport, trust_env=False) as client:
                 return await self._follow(client, url)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, ssl.SSLError) as error:
             raise ToolFailed(f"{_place(url)} cannot be read: {_why(error)}.") from error
         except UnicodeError as error:
             raise ToolFailed(f"{_place(url)} sends its visitors on to what is no address.") from error
@@ -321,7 +322,7 @@ def _status(response: httpx.Response) -> str:
         return str(response.status_code)
 
 
-def _why(error: httpx.HTTPError) -> str:
+def _why(error: httpx.HTTPError | ssl.SSLError) -> str:
     match error:
         case httpx.ConnectError() if "CERTIFICATE_VERIFY_FAILED" in str(error):
             return "its certificate is not of this name, or not trusted here"
@@ -421,8 +422,8 @@ class SearchWeb(Tool[SearchWebArgs]):
                 self._refuse(response)
                 data, _ = await _body(response)
             return await aside(lambda _deserted: _listed(data))
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            why = _why(error) if isinstance(error, httpx.HTTPError) else "that is no address"
+        except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError) as error:
+            why = "that is no address" if isinstance(error, httpx.InvalidURL) else _why(error)
             raise ToolFailed(f"{self._where} cannot be asked: {why}.") from error
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ToolFailed(f"{self._where} answers with something that is no list of results.") from error
