@@ -26,6 +26,7 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 HOST: Final = "127.0.0.1"
 PORT: Final = 8629
 PORT_MAX: Final = 65_535
+NAME_BYTES_MAX: Final = 255
 
 Api = Literal["openai", "anthropic", "practice", "script"]
 Resume = Literal["auto", "ask"]
@@ -303,6 +304,8 @@ def _home(env: Mapping[str, str]) -> Path:
 
 def _path(text: str, env: Mapping[str, str], base: Path) -> Path:
     """A path that a person wrote: `~` is their home, and a relative one begins at `base`."""
+    if "\0" in text or any(len(os.fsencode(each)) > NAME_BYTES_MAX for each in text.split("/")):
+        raise ConfigError(f"{text[:100]!r} cannot be the path of a file or folder.")
     if text == "~" or text.startswith("~/"):
         return _home(env) / text[2:]
     return base / text
@@ -523,9 +526,11 @@ def model_url(url: str, where: str) -> str:
     try:
         parts = urlsplit(url)
         _ = parts.port
+        host = parts.hostname or ""
+        host.encode("idna")
     except ValueError:
-        parts = urlsplit("")
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        parts, host = urlsplit(""), ""
+    if parts.scheme not in {"http", "https"} or not re.fullmatch(r"[\w.:%-]+", host) or not url.isprintable():
         raise ConfigError(f"{where} is no address.", hint="It begins with http:// or https://.")
     return url.rstrip("/")
 
@@ -553,7 +558,7 @@ def _read_secrets(file: Path) -> Mapping[str, str]:
         return {}
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}.") from error
-    except ValueError:  # its cause could quote a key
+    except (ValueError, RecursionError):  # its cause could quote a key
         raise ConfigError(f'{file} is not valid TOML: it holds lines like NAME = "...".') from None
     return {name: value for name, value in secrets.items() if isinstance(value, str)}
 
@@ -561,7 +566,7 @@ def _read_secrets(file: Path) -> Mapping[str, str]:
 def read_text(file: Path) -> str | None:
     """What the file holds; None where there is none."""
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark of their own
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -574,7 +579,7 @@ def parsed(text: str, file: Path) -> dict[str, Any]:
     """What this text of the file says; nothing of it is checked yet."""
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number without end, or brackets in brackets
         raise ConfigError(f"{file} is not valid TOML: {error}.") from error
 
 

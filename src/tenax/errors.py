@@ -33,6 +33,8 @@ A message is a sentence for a person. `hint`, where there is one, says what to d
 
 from __future__ import annotations
 
+import errno
+
 
 class TenaxError(Exception):
     """Something Tenax can explain. `str(error)` is the sentence, `error.hint` the way on."""
@@ -141,11 +143,11 @@ class StoreFull(StoreUnavailable):
 class OutcomeUnknown(StoreError):
     """The store went away during the commit and stayed away past the bound.
 
-    Append again with this `append_id`: it is stored once, whether or not it was stored now.
+    Append again with this `append_id`: it is stored once, whether or not it was stored now. A person looks first.
     """
 
     def __init__(self, message: str, *, append_id: bytes) -> None:
-        super().__init__(message, hint="append again with the same append_id; it will be stored once")
+        super().__init__(message, hint="look whether it is there before you do it again")
         self.append_id = append_id
 
 
@@ -155,3 +157,10 @@ class StoreMisused(StoreError):
 
 class StoreDamaged(StoreError):
     """What was read back is not what was written. Run `tenax doctor`."""
+
+
+def unusable(said: str, error: OSError) -> CannotOpen:
+    """For a file or folder of Tenax's own: on a full disk another one would help nobody."""
+    full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+    hint = "free some disk space" if full else "set TENAX_HOME to a folder of yours"
+    return CannotOpen(f"{said}: {error.strerror}.", hint=hint)

@@ -235,6 +235,10 @@ class MessageUser(Event, frozen=True):
     extra: dict[str, Any] = {}
 
 
+CUT_SHORT = frozenset({"length", "max_tokens"})
+"""How an answer says in `finish` that its model had to end it, because it may be no longer."""
+
+
 class MessageAssistant(Event, frozen=True):
     """An answer, whole. Replaces the partials of `request`."""
 
@@ -548,6 +552,11 @@ def encode(event: Event) -> bytes:
     if type(event) is not KINDS.get(getattr(event, "kind", "")):
         raise UnknownKind(f"{type(event).__name__} is not an event of this version of Tenax.")
     body = _encode_text(event)
+    if len(body) > BODY_BYTES_MAX and isinstance(event, MessageUser):
+        raise TooLarge(
+            f"This message is too long: it has {len(body):,} bytes, and may have {BODY_BYTES_MAX:,}.",
+            hint="Send it in several pieces.",
+        )
     if len(body) > BODY_BYTES_MAX:
         raise TooLarge(
             f"A {event.kind} of {len(body):,} bytes is larger than the {BODY_BYTES_MAX:,} that one event may have.",

@@ -11,11 +11,11 @@ from typing import Final
 import msgspec
 
 from tenax.clock import rfc3339
-from tenax.errors import Gone, NoSuchConversation, StoreError
+from tenax.errors import Gone, NoSuchConversation, StoreDamaged, StoreError
 from tenax.events import TEMPORARY, MessageAssistant, MessageUser
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
-from tenax.journal.base import Summary
+from tenax.journal.base import Recorded, Summary
 from tenax.journal.hub import ANY, call_in
 from tenax.parts import text_of
 
@@ -74,13 +74,19 @@ def first_words(journal: Journal, conversation: str) -> str | None:
             standing = [fact for row in rows if (fact := journal.fact(conversation, row.last)) is not None]
     except (Gone, NoSuchConversation):
         return None
-    for each in standing:
-        event = each.event
-        if isinstance(event, MessageUser | MessageAssistant):
-            words = " ".join(text_of(event.parts)[: 4 * WORDS_CHARS].split())
-            if words:
-                return "".join(char if char.isprintable() else "\ufffd" for char in words)[:WORDS_CHARS]
+    for words in filter(None, map(_words, standing)):
+        return "".join(char if char.isprintable() else "\ufffd" for char in words)[:WORDS_CHARS]
     return None
+
+
+def _words(message: Recorded) -> str:
+    """What it says, in one line. One that cannot be read says nothing; `doctor` says why."""
+    try:
+        event = message.event
+    except StoreDamaged:
+        return ""
+    said = text_of(event.parts) if isinstance(event, MessageUser | MessageAssistant) else ""
+    return " ".join(said[: 4 * WORDS_CHARS].split())
 
 
 def _encoded(moved: Moved) -> msgspec.Raw:

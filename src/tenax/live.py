@@ -12,10 +12,16 @@ from collections import deque
 from typing import Final
 
 from tenax.errors import Gone, NoSuchConversation, StoreError
-from tenax.events import ContentErased, ConversationCleared, ConversationRestored, ConversationRewound
+from tenax.events import (
+    ContentErased,
+    ConversationCleared,
+    ConversationRestored,
+    ConversationRewound,
+    RunLate,
+)
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Recorded
-from tenax.recovery import fold_page
+from tenax.recovery import ended_above, fold_page
 from tenax.views.transcript import Change, Row, Transcript
 
 __all__ = ["SHOWN_ROWS", "Live", "Lives"]
@@ -44,12 +50,15 @@ class Live:
         """Whether there are rows above those held here."""
         self.held = 0
         """Bytes of an answer that wait on this host's disk, because the store is away."""
-        self.ready = asyncio.Event()
+        self.ready = False
+        """Whether it was folded once."""
         self.hints: set[asyncio.Event] = set()
         """Those of who watches: each is set whenever something changes."""
         self._journal = journal
         self._incarnation = ""
         self._shown = Transcript()
+        self._first = 0
+        """The number of its first event."""
         self._recent: deque[tuple[int, list[Change]]] = deque()
         self._floor = 0
         """Changes are held from here on."""
@@ -84,7 +93,6 @@ class Live:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("Following %s ended: %s", self.conversation, error, exc_info=error)
             self.gone = True
-        self.ready.set()
         self.tell()
 
     async def _follow(self) -> None:
@@ -95,7 +103,7 @@ class Live:
                     if each.kind in _EDITS or self._journal.incarnation != self._incarnation:
                         await self._fold_anew(beyond=each.seq)
                     elif each.seq > self.at:
-                        self._take(each)
+                        self._take(each, shown=not await self._is_of_above(each))
                     self.tell()
             except (Gone, NoSuchConversation):
                 self.gone = True
@@ -113,13 +121,20 @@ class Live:
         )
         more = bool(first and await self._journal.rows(self.conversation, before=first, limit=1))
         self._shown, self.more, self._incarnation = shown, more, incarnation
+        self._first = first
         self.at = self._floor = max(beyond, last)
         self._recent.clear()
-        self.ready.set()
+        self.ready = True
         self.tell()
 
-    def _take(self, each: Recorded) -> None:
-        changes = self._shown.apply(each)
+    async def _is_of_above(self, each: Recorded) -> bool:
+        """Whether it is late output that stands with its run, above the rows held here."""
+        return each.kind == RunLate.kind and await self._journal.apart(
+            lambda: ended_above(self._journal.journal, self.conversation, each.run, self._first)
+        )
+
+    def _take(self, each: Recorded, *, shown: bool = True) -> None:
+        changes = self._shown.apply(each) if shown else []
         self.at = each.seq
         self._recent.append((each.seq, changes))
         while len(self._recent) > _KEPT_EVENTS:

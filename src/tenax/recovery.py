@@ -57,6 +57,7 @@ __all__ = [
     "GONE",
     "UNKNOWN_OUTCOME",
     "WORDING",
+    "ended_above",
     "fold_page",
     "hand_in",
     "interruption",
@@ -75,8 +76,14 @@ GIVE_UP_SECONDS = 24 * 3600.0
 _LOOK_SECONDS = 30.0
 GONE = "The process that ran it is gone."
 _TRIES = 20
+_DYING = 4
+"""So often a repair looks again at an owner that seems to live: a server hears of the end of a process a moment later."""
 _WAIT_SECONDS = 0.5
 """How long a read waits for recovery, at most."""
+_PAGE_MAX = 10_000
+"""As many rows as a journal gives at once."""
+_FIRST = 2
+"""Where the first row of a conversation can stand: the event before it opens it."""
 _AFTERWARDS = frozenset({RunLate.kind, ToolLate.kind, RunRecovered.kind})
 
 UNKNOWN_OUTCOME = (
@@ -275,14 +282,14 @@ def repair(db: Any, session_id: str, run_id: str) -> dict[str, Any]:  # noqa: AN
         shown.apply(each)
     found = next((row for row in shown.rows if row.kind == "marker" and row.run == run_id), None)
     if found is None:
-        raise InvalidInput(f"Run {run_id} was not interrupted; it has no marker.")
+        raise InvalidInput(f"Run {run_id} has no marker: it was not interrupted, or that was taken back.")
     return marker_of(journal, conversation, found)
 
 
 def mend(journal: Journal, conversation: str, run_id: str) -> None:
     """End a run whose owner is gone. One that has ended is left as it is."""
     name = f"run:{conversation}"
-    for _ in range(_TRIES):
+    for tries in range(_TRIES):
         known = journal.run(conversation, run_id)
         if known is not None and known.finished is not None:
             return
@@ -293,7 +300,7 @@ def mend(journal: Journal, conversation: str, run_id: str) -> None:
             finally:
                 journal.release(lease)
             return
-        if not (journal.holder(name) or "repair").startswith("repair"):
+        if tries >= _DYING and not (journal.holder(name) or "repair").startswith("repair"):
             break
         journal.wait(conversation, journal.head(conversation).head, seconds=0.25)  # another repairs it
     raise RunConflict(f"Run {run_id} has an owner that is alive.", hint="take it over")
@@ -344,9 +351,9 @@ WORDING: Mapping[str, str] = {
 }
 
 
-def rows_of(journal: Journal, conversation: str, *, limit: int = 200) -> list[dict[str, Any]]:
+def rows_of(journal: Journal, conversation: str) -> list[dict[str, Any]]:
     """The rows of a conversation as mappings, after a look for output that came late."""
-    rows = open_rows(journal, conversation, limit=limit)
+    rows = open_rows(journal, conversation, limit=_PAGE_MAX)
     return [marker_of(journal, conversation, row) if row.kind == "marker" else _mapping(row) for row in rows]
 
 
@@ -365,25 +372,38 @@ def fold_page(
 ) -> tuple[Transcript, tuple[int, int]]:
     """A page, and the seqs between which its events stand.
 
-    What came late stands on the page of its run, however far below it was stored.
+    What came late stands on the page of its run, however far below it was stored. Such pieces, and the results of calls,
+    are stored and are no rows: a page that they would fill goes on above them.
     """
     events = journal.open(conversation, before=before, limit=limit)
-    first = events[0].seq if events else 0
+    shown = _fold(journal, conversation, events, before)
+    while 2 * len(shown.rows) < limit <= len(events) and events[0].seq > _FIRST:
+        above = journal.open(conversation, before=events[0].seq, limit=min(len(events), _PAGE_MAX))
+        if not above:
+            break
+        events = above + events
+        shown = _fold(journal, conversation, events, before)
+    return shown, (events[0].seq if events else 0, events[-1].seq if events else 0)
+
+
+def _fold(journal: Journal, conversation: str, events: list[Recorded], before: int | None) -> Transcript:
     shown, ended = Transcript(), {each.run for each in events if each.kind == RunFinished.kind}
+    late = {each.run for each in events if each.kind == RunLate.kind} - ended
+    above = {run for run in late if ended_above(journal, conversation, run, events[0].seq)}
     for each in events:
-        if each.kind != RunLate.kind or each.run in ended or not _above(journal, conversation, each, first):
+        if each.kind != RunLate.kind or each.run not in above:
             shown.apply(each)
     if before is not None and any(row.kind == "marker" for row in shown.rows):
         for each in _events(journal, conversation, before - 1):
             resumes = each.event.resumes if isinstance(each.event, RunStarted) else None
             if resumes in ended or (each.kind in _AFTERWARDS and each.run in ended):
                 shown.apply(each)
-    return shown, (first, events[-1].seq if events else 0)
+    return shown
 
 
-def _above(journal: Journal, conversation: str, late: Recorded, first: int) -> bool:
-    """Whether its run ended above this page."""
-    state = journal.run(conversation, late.run or "")
+def ended_above(journal: Journal, conversation: str, run: str | None, first: int) -> bool:
+    """Whether a run ended above the page that begins here: what comes late of it is not shown on this one."""
+    state = journal.run(conversation, run or "")
     return state is not None and state.finished is not None and state.finished < first
 
 
@@ -410,7 +430,12 @@ def _retry(journal: Journal, conversation: str, shown: Transcript) -> bool:
             return False
         _looking.add(key)
     thread = threading.Thread(target=look, name="tenax-recovery", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # there is no room for one more now; the next read looks
+        with _lock:
+            _looking.discard(key)
+        return False
     thread.join(_WAIT_SECONDS)
     return any(changed)
 

@@ -30,14 +30,15 @@ from tenax.attachments import COUNT_MAX, Attachments
 from tenax.changes import Changes, PutBack, TurnChanges
 from tenax.config import Config
 from tenax.errors import (
-    CannotOpen,
     ConfigError,
     DedupReused,
     Gone,
     InvalidInput,
     NoSuchConversation,
     Refused,
+    StoreDamaged,
     TenaxError,
+    unusable,
 )
 from tenax.events import (
     ApprovalAnswered,
@@ -221,7 +222,7 @@ class Runtime:
         """Nobody goes on with it here; but a run whose owner is gone is shown as one."""
         try:
             await self.journal.apart(lambda: mend(self._sync, conversation, run))
-        except Refused as error:
+        except (Refused, StoreDamaged) as error:  # the others are seen to all the same
             log.info("%s is left as it is: %s", conversation, error, extra={"action": "left", "run": run})
 
     async def _keep_up(self) -> None:
@@ -242,7 +243,7 @@ class Runtime:
     async def _unless_away(self, work: Callable[[], Awaitable[object]]) -> None:
         try:
             await work()
-        except TenaxError as error:
+        except (TenaxError, OSError) as error:  # the second: this process has as many files open as it may
             log.warning("%s It is tried later.", error, extra={"action": "upkeep_waits"})
 
     async def _go_on_all(self) -> None:
@@ -558,7 +559,10 @@ class Runtime:
 
     async def live(self, conversation: str, hint: asyncio.Event) -> Live:
         """The conversation as it stands and moves, folded once for all who watch it here. Let go of it with `leave`."""
-        await self.transcript(conversation, limit=SHOWN_ROWS)  # looks for what came late
+        with contextlib.suppress(
+            StoreDamaged
+        ):  # whoever reads it is told; who watches others too is not held up
+            await self.transcript(conversation, limit=SHOWN_ROWS)  # looks for what came late
         return self._lives.enter(conversation, hint)
 
     def leave(self, live: Live, hint: asyncio.Event) -> None:
@@ -741,9 +745,7 @@ def open_store(config: Config, user: str = journals.LOCAL_USER) -> Journal:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise CannotOpen(
-                f"{folder} cannot be made: {error.strerror}.", hint="set TENAX_HOME to a folder of yours"
-            ) from error
+            raise unusable(f"{folder} cannot be made", error) from error
     return journals.open(config.store_url, user=user)
 
 

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from tenax.clock import machine_zone
-from tenax.errors import DedupReused, Gone, InvalidInput, NoSuchConversation, StoreError, TenaxError
+from tenax.errors import DedupReused, Gone, InvalidInput, NoSuchConversation, StoreUnavailable, TenaxError
 from tenax.events import ConversationOpened, ConversationTitled, MessageUser
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.schedules import Plan, Schedule, Schedules
@@ -134,7 +134,10 @@ class Scheduler:
                     seconds = min(seconds, (due - self._journal.clock.now_us()) / 1e6)
                 if seconds <= 0:
                     seconds = 0.0 if await self.fire() else LOOK_SECONDS
-            except TenaxError as error:
+            except (
+                TenaxError,
+                OSError,
+            ) as error:  # the second: this process has as many files open as it may
                 log.warning("%s Schedules wait.", error, extra={"action": "schedules_wait"})
                 seconds = LOOK_SECONDS
             with contextlib.suppress(TimeoutError):
@@ -149,7 +152,7 @@ class Scheduler:
                 break
             try:
                 moved += await self._fire(each, now)
-            except StoreError:
+            except StoreUnavailable:
                 raise
             except TenaxError as error:  # it holds up no other
                 log.warning("Schedule %s waits: %s", each.id, error, extra={"action": "schedule_waits"})

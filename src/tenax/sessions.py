@@ -10,7 +10,8 @@ says where. `AsyncSessionDB` has the same methods, awaited.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 
     from tenax.journal import Journal
 
-__all__ = ["AsyncSessionDB", "Compacted", "SessionDB", "StoredMessage", "Superseded"]
+__all__ = ["AsyncSessionDB", "Compacted", "SessionDB", "StoredMessage", "Superseded", "messages_of"]
 
 _KINDS: dict[str, type[MessageUser | MessageAssistant | MessageSystem | MessageTool]] = {
     "user": MessageUser,
@@ -114,6 +115,8 @@ class SessionDB:
             url = f"sqlite:///{Path(db_path).absolute()}"
         self._owned = journal is None
         self.journal = journal if journal is not None else journals.open(url or "", user=user)
+        self._late = threading.Lock()
+        """Each piece of late output is told its place; threads that all guess at once would starve one another."""
 
     def close(self) -> None:
         """Let go of the store."""
@@ -184,7 +187,7 @@ class SessionDB:
 
     def append_messages(self, session_id: str, messages: Sequence[Mapping[str, Any]]) -> StoredMessage:
         """Store several messages, all or none."""
-        return self._append(session_id, [_message_of(each) for each in messages])
+        return self._append(session_id, [_message_of(each) for each in messages_of(messages)])
 
     def get_messages(self, session_id: str) -> list[dict[str, Any]]:
         """The messages of a session that stand. One that a compaction opened starts with the summary, and with
@@ -244,7 +247,7 @@ class SessionDB:
         head = self.journal.head(stretch.conversation)
         folded = head.head if folded_to is None else folded_to
         edited = head.revision if folded_to is None else folded_to
-        own: list[Event] = [_message_of(each) for each in messages]
+        own: list[Event] = [_message_of(each) for each in messages_of(messages)]
         name = child or self.journal.ids.stretch()
         for _ in range(_TRIES):
             covers = covers_to
@@ -318,22 +321,26 @@ class SessionDB:
         if not isinstance(payload, Mapping | None):
             raise InvalidInput("The payload of a run event is a mapping.")
         said = {key: value for key, value in (payload or {}).items() if value is not None}
+        word = "text" if kind == "token" else "name"
+        if not isinstance(said.get(word, ""), str):
+            raise InvalidInput(f"The {word} of a {kind} event is text, not {said[word]!r:.40}.")
         if kind == "token" and said.get("text", "") == "":
             return  # no words, no output
-        for _ in range(_TRIES):
-            head = self.journal.head(conversation).head
-            before = self.journal.run(conversation, run_id)
-            late: Event = RunSealed()
-            if kind != "stream_end":
-                index = before.late if before is not None else 0
-                late = RunLate(index, kind, said)  # type: ignore[arg-type]  # checked above
-            elif before is not None and before.sealed is not None:
+        with self._late:
+            for _ in range(_TRIES):
+                head = self.journal.head(conversation).head
+                before = self.journal.run(conversation, run_id)
+                late: Event = RunSealed()
+                if kind != "stream_end":
+                    index = before.late if before is not None else 0
+                    late = RunLate(index, kind, said)  # type: ignore[arg-type]  # checked above
+                elif before is not None and before.sealed is not None:
+                    return
+                try:
+                    self.journal.append(conversation, [late], run=run_id, expect=Expect(head=head))
+                except HeadMoved:
+                    continue
                 return
-            try:
-                self.journal.append(conversation, [late], run=run_id, expect=Expect(head=head))
-            except HeadMoved:
-                continue
-            return
         raise HeadMoved("The conversation moves too fast for this run's output to find its place.")
 
     # -- what a person does with a conversation --------------------------------------------------------------
@@ -445,6 +452,15 @@ def _lock(session_id: str) -> str:
     if len(name) <= ID_CHARS_MAX:
         return name
     return f"compress:{sha256(name.encode(errors='surrogatepass')).hexdigest()}"
+
+
+def messages_of(given: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The same as a list. What are no messages is refused here, in words."""
+    found: list[Any] = list(given) if isinstance(given, Iterable) else [given]
+    for each in found:
+        if not isinstance(each, Mapping):
+            raise InvalidInput(f"A message is a mapping with a role and a content, not {each!r:.40}.")
+    return found
 
 
 def _message_of(message: Mapping[str, Any]) -> Event:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import tenax
-from tenax.errors import HeadMoved, StoreMisused
+from tenax.errors import HeadMoved, StoreMisused, StoreUnavailable
 from tenax.journal import Journal
-from tenax.journal.aio import AsyncJournal, CancelledAppend
+from tenax.journal.aio import THREADS, AsyncJournal, CancelledAppend
 from tenax.journal.base import Expect, Recorded
 from tenax.testing import FaultyJournal, memory
 from tenax.testing.contract.base import begin, said, say
@@ -40,6 +40,29 @@ def test_the_facade_has_every_verb_with_the_same_signature() -> None:
         ], name
         method = getattr(AsyncJournal, name)
         assert inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method), name
+
+
+def test_threads_that_could_not_be_started_are_started_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine may have no room for one more at that moment: that is refused, and nobody waits for it."""
+    start, room = threading.Thread.start, threading.Event()
+
+    def full(thread: threading.Thread) -> None:
+        if thread.name.startswith("tenax-aio") and not room.is_set():
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    async def read() -> None:
+        async with asyncio.timeout(10), AsyncJournal(memory()) as journal:
+            for _ in range(THREADS + 1):
+                with pytest.raises(StoreUnavailable):
+                    await journal.conversations()
+            room.set()
+            assert await journal.conversations() == []
+            room.clear()
+            assert await journal.conversations() == []
+
+    monkeypatch.setattr(threading.Thread, "start", full)
+    asyncio.run(read())
 
 
 def test_a_loop_that_ends_while_its_append_is_stored_stops_nobody_else(

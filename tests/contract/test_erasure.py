@@ -25,6 +25,7 @@ from tenax.events import (
     RunFinished,
     RunStarted,
 )
+from tenax.fence import fence
 from tenax.journal import Journal
 from tenax.journal.check import verify
 from tenax.journal.facts import Facts
@@ -125,3 +126,18 @@ def test_what_was_erased_or_deleted_is_nowhere(
         assert everywhere(bare_url, tmp_path) == []
         assert verify(journal).ok
     assert everywhere(bare_url, tmp_path) == []
+
+
+@pytest.mark.parametrize("text", ["<>", "x<y", "hi <tenax-recalled and much that a fence takes out> you"])
+def test_an_erasure_reaches_the_prompts_that_hold_the_words_and_no_others(store_url: str, text: str) -> None:
+    """A prompt says them inside of a fence, which takes out what looks like its own tags."""
+    with tenax.open(store_url, user="ada") as journal:
+        asked, holds, other = (f"c-{n}" for n in range(3))
+        for name in (asked, holds, other):
+            journal.append(name, [ConversationOpened("ada", f"s-{name}"), MessageUser([Text("hello")])])
+        Facts(journal).add(text, conversation=asked, seq=2)
+        for name, words in {holds: fence(f"Notes\n- {text}\n"), other: "A fox, in its box."}.items():
+            blob = Blob(journal.put_blob(words.encode()))
+            journal.append(name, [ContextOpened("start", "", blob, blob)])
+        assert journal.erase(asked, [2], by="ada").conversations == {asked: [2], holds: [3]}
+        assert verify(journal).problems == []

@@ -14,11 +14,14 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from typing import Any
 
 import psycopg
 import pytest
 
 import tenax
+from tenax.agent.history import History
 from tenax.clock import Clock, SystemClock
 from tenax.errors import (
     CannotOpen,
@@ -29,6 +32,7 @@ from tenax.errors import (
     StoreUnavailable,
     TenaxError,
 )
+from tenax.events import MessageUser
 from tenax.journal import Journal, postgres
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Dedup, Lease, Reader
@@ -38,7 +42,10 @@ from tenax.journal.postgres import PostgresStore, translate
 from tenax.journal.postgres_hints import MANY, NOTICES_AT_ONCE, NOTICES_PER_SECOND_MAX
 from tenax.journal.postgres_link import SETTINGS, Connection
 from tenax.journal.schema import SCHEMA_VERSION
+from tenax.journal.search_index import Move, Position
+from tenax.journal.search_postgres import PostgresSearch
 from tenax.journal.store import Trouble
+from tenax.parts import Text
 from tenax.testing import FaultyJournal
 from tenax.testing.contract import JournalContract
 from tenax.testing.contract.base import begin, delta, said, say, take_reader
@@ -46,6 +53,7 @@ from tests.support.awaited import Loop, awaited
 from tests.support.postgres import PostgresServer
 
 SECRET = "hunter2-%25-geheim"  # as it stands in a URL
+LISTENING = "select pid from pg_stat_activity where datname = current_database() and query like 'listen %'"
 
 
 class ShiftedClock(SystemClock):
@@ -628,6 +636,39 @@ def test_groups_over_the_same_conversations_do_not_lock_each_other_out(
     assert verify(journal).problems == []
 
 
+def test_search_and_appends_do_not_lock_each_other_out(
+    journal: Journal, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is taken in at once comes in any order. The heads are locked in the order of their numbers, as appends do."""
+    nums = [journal.number(begin(journal, say("a"))) for _ in range(2)]
+    assert journal.words.catch_up(30)
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(b"update cursors set behind = 1, seq = 0 where reader = 'search'")
+    index = PostgresSearch(store_of(journal))
+    moves = [Move(num, "ada", 0, Position(0), False, 2, b"", [], []) for num in reversed(nums)]
+    run, one, goes_on = postgres.PostgresTx.run, threading.Event(), threading.Event()
+
+    def slowly(tx: postgres.PostgresTx, name: str, params: Any = ()) -> Any:
+        found = run(tx, name, params)
+        if name == "advance" and not one.is_set():
+            one.set()
+            goes_on.wait(20)
+        return found
+
+    with psycopg.connect(postgres_url) as append, ThreadPoolExecutor(2) as pool:
+        lock = b"select 1 from heads where conversation = %s for update"
+        append.execute(lock, (nums[0],))
+        monkeypatch.setattr(postgres.PostgresTx, "run", slowly)
+        indexing = pool.submit(index.apply, moves, lambda _: None)
+        one.wait(2.0)
+        rest = pool.submit(append.execute, lock, (nums[1],))
+        time.sleep(0.2)
+        goes_on.set()
+        rest.result(20)
+        append.commit()
+        indexing.result(20)
+
+
 def test_a_cursor_that_moves_while_an_append_is_under_way_misses_nothing(
     journal: Journal, another: Journal
 ) -> None:
@@ -747,6 +788,38 @@ def test_a_process_with_many_open_files_hears_others(postgres_url: str, journal:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def test_threads_that_could_not_be_started_are_started_the_next_time(
+    postgres_url: str, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine may have no room for one more at that moment. Later others are heard, and hear."""
+    name, start = begin(journal), threading.Thread.start
+    refused: set[str] = set()
+
+    def full(thread: threading.Thread) -> None:
+        if thread.name in {"tenax-listen", "tenax-notify"} and thread.name not in refused:
+            refused.add(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", full)
+    hint = threading.Event()
+    with tenax.open(postgres_url, user="ada") as crowded:
+        with suppress(RuntimeError), crowded.store.hub.listening(crowded.number(name), hint.set):
+            pass
+        crowded.append(name, [say("not told")])
+        assert refused == {"tenax-listen", "tenax-notify"}
+        with (
+            journal.store.hub.listening(journal.number(name), hint.set),
+            crowded.store.hub.listening(crowded.number(name), hint.set),
+        ):
+            wait_for(lambda: len(ask(postgres_url, LISTENING)) == 2)
+            for says in (crowded, journal):
+                time.sleep(0.2)
+                hint.clear()
+                says.append(name, [say("told")])
+                assert hint.wait(5.0)
+
+
 def test_hints_are_few_however_many_the_appends(journal: Journal, postgres_url: str) -> None:
     """A few at once, then at most a hundred a second; too many conversations for one are told as `many`."""
     store = store_of(journal)
@@ -812,6 +885,32 @@ def test_a_tail_goes_on_after_a_crash_that_took_partials_and_their_numbers() -> 
             stop.set()
             for each in tails:
                 each.join(20)
+
+
+def test_what_a_runner_holds_is_not_folded_on_over_a_crash_that_took_partials() -> None:
+    """The crash shows itself in the very read that catches up: those numbers are of another life."""
+
+    async def hold(server: PostgresServer, journal: Journal, writer: Journal, name: str) -> None:
+        history = History(AsyncJournal(journal), name)
+        await history.catch_up()
+        assert history.seq == 21
+        server.stop("immediate")
+        server.start()
+        (first,) = writer.append(name, [MessageUser([Text("first")], ask=True)])
+        assert first.seq < 21, "the crash took no partials, so this shows nothing"
+        for n in range(21 - first.seq):
+            writer.append(name, [say(f"{n}")])
+        writer.append(name, [say("last")])
+        await history.catch_up()
+        assert first.seq in history.turns.waiting
+
+    with PostgresServer({"wal_writer_delay": "10s"}) as server:
+        url = server.create_database()
+        with tenax.open(url, user="ada") as journal, tenax.open(url, user="ada") as writer:
+            name = begin(writer)
+            for n in range(20):
+                writer.append(name, [delta(1, n, "x")])
+            asyncio.run(hold(server, journal, writer, name))
 
 
 # -- instances ---------------------------------------------------------------------------------------------

@@ -178,6 +178,30 @@ def test_every_kind_of_text_is_found_with_its_role(journal: Journal, indexed: bo
 
 
 @pytest.mark.parametrize("indexed", [False, True])
+def test_what_is_nested_too_deep_to_read_hides_nothing_else(journal: Journal, indexed: bool) -> None:
+    """It was stored with room to spare on the stack, and is looked for with less."""
+    name = begin(journal, say("needle"))
+    deep: object = "needle"
+    for _ in range(900):
+        deep = [deep]
+    journal.append(name, [RunStarted([])], run="r-1")
+    journal.append(name, [RunFinished("interrupted")], run="r-1")
+    storing = threading.Thread(  # with a stack of its own, which is nearly empty
+        target=journal.append, args=(name, [RunLate(0, "token", {"deep": deep})]), kwargs={"run": "r-1"}
+    )
+    storing.start()
+    storing.join()
+    assert journal.head(name).head == 5
+
+    def look(depth: int) -> list[str]:
+        return look(depth - 1) if depth else [hit.snippet for hit in journal.search("needle").hits]
+
+    if indexed:
+        settle(journal)
+    assert "needle" in look(100)
+
+
+@pytest.mark.parametrize("indexed", [False, True])
 def test_what_left_the_transcript_is_still_found(journal: Journal, indexed: bool) -> None:
     """Compacted, undone, cleared and archived messages are found; the hit says whether they stand."""
     undone = begin(journal, say("needle stays"), say("needle undone"))
@@ -328,6 +352,16 @@ def test_a_bad_page_is_refused_with_a_sentence(journal: Journal, before: tuple[i
         journal.search("needle", before=before)
 
 
+def test_what_stands_below_a_backlog_is_indexed_and_found(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search that could not read all and found too little lets the index come after, and finds it."""
+    monkeypatch.setattr(search, "FRESH_FACTS_MAX", 200)
+    begin(journal, say("needle"), *[say(f"hay {n}") for n in range(500)])
+    hits = journal.search("needle")
+    assert ([hit.snippet for hit in hits.hits], hits.complete) == (["needle"], True)
+
+
 def test_a_backlog_that_is_too_large_to_read_is_told(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -468,6 +502,25 @@ def test_the_reader_ends_when_there_is_nothing_to_do_and_comes_back(
         assert journal.search("needle").unindexed == 0
 
 
+def test_a_thread_that_could_not_be_started_is_started_the_next_time(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine may have no room for one more at that moment. Nothing is refused for it, and it is no state."""
+    start, refused = threading.Thread.start, threading.Event()
+
+    def full(thread: threading.Thread) -> None:
+        if thread.name == "tenax-search" and not refused.is_set():
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", full)
+    begin(journal, say("needle one"))
+    assert refused.is_set()
+    begin(journal, say("needle two"))
+    wait_until_indexed(journal)
+
+
 def test_a_command_that_ends_at_once_is_not_held_up(path: Path) -> None:
     """A process that stores something and ends pays nothing for the index."""
     program = f"""
@@ -501,6 +554,52 @@ def test_two_journals_index_one_store(store_url: str) -> None:
         for each in (one, two):
             assert Counter(found(each, "needle")) == Counter(f"needle {n}" for n in range(30))
             assert each.search("needle").unindexed == 0
+
+
+def test_a_search_does_not_wait_for_who_indexes(path: Path) -> None:
+    """The indexing waits for another process that writes to the file; what is asked meanwhile is answered at once."""
+    with tenax.open(url_of(path)) as journal:
+        begin(journal, say("needle one"))
+        settle(journal)
+        other = apsw.Connection(str(words_file(path)))
+        other.execute("begin immediate")
+        begin(journal, say("needle two"))
+        indexing = threading.Thread(target=journal.words.catch_up, args=(30,))
+        indexing.start()
+        longest, until = 0.0, time.monotonic() + 2.0
+        while (began := time.monotonic()) < until:
+            assert found(journal, "needle") == ["needle two", "needle one"]
+            longest = max(longest, time.monotonic() - began)
+            time.sleep(0.02)
+        assert indexing.is_alive(), "it did not wait"
+        other.execute("rollback")
+        other.close()
+        indexing.join()
+        assert longest < 1.0
+        assert journal.search("needle").unindexed == 0
+
+
+def test_a_search_waits_for_a_slow_index_no_longer_than_it_says(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the index does at this moment may take minutes: making itself anew, waiting for a store that is away."""
+    indexer, goes_on, busy = indexer_of(journal), threading.Event(), threading.Event()
+    prepare = indexer._index.prepare
+
+    def slow(hold: object) -> None:
+        busy.set()
+        goes_on.wait(20)
+        prepare(hold)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(indexer._index, "prepare", slow)
+    begin(journal, say("needle"))
+    assert busy.wait(10)
+    began = time.monotonic()
+    try:
+        assert not journal.words.catch_up(0.2)
+        assert time.monotonic() - began < 5
+    finally:
+        goes_on.set()
 
 
 # -- the file of a SQLite store ----------------------------------------------------------------------------

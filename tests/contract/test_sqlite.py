@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import threading
 from collections.abc import Callable, Iterator
@@ -14,10 +15,11 @@ import tenax
 from tenax.clock import Clock
 from tenax.errors import StoreBusy, StoreUnavailable
 from tenax.journal import Journal, sqlite
+from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Lease
 from tenax.journal.hub import ANY
 from tenax.testing.contract import JournalContract
-from tenax.testing.contract.base import begin, say
+from tenax.testing.contract.base import begin, said, say
 from tests.support.awaited import Loop, awaited
 
 SOON = 30.0
@@ -159,3 +161,71 @@ def test_a_process_that_cannot_show_that_it_lives_is_told_in_a_sentence(tmp_path
             journal.claim("run:c_talk", "me", 30)
         place.unlink()
         assert journal.claim("run:c_talk", "me", 30) is not None
+
+
+@pytest.fixture
+def no_thread(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
+    """There is no room for one more thread, once, when the one of this name is to start."""
+    start = threading.Thread.start
+
+    def once(name: str) -> list[str]:
+        refused: list[str] = []
+
+        def start_or_not(thread: threading.Thread) -> None:
+            if thread.name == name and not refused:
+                refused.append(name)
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start_or_not)
+        return refused
+
+    return once
+
+
+def test_an_append_needs_no_room_for_one_more_thread(
+    tmp_path: Path, no_thread: Callable[[str], list[str]]
+) -> None:
+    """One that is awaited is committed by whoever asked, and the next ones as ever."""
+    refused = no_thread("tenax-writer")
+    journal = tenax.open(f"sqlite:///{tmp_path}/tenax.db")  # one that hangs is not closed
+    name = begin(journal)
+
+    async def go() -> None:
+        for words in ("first", "second"):
+            async with asyncio.timeout(SOON):
+                await AsyncJournal(journal).append(name, [say(words)])
+
+    going = threading.Thread(target=lambda: asyncio.run(go()), daemon=True)
+    going.start()
+    going.join(SOON)
+    assert (refused, said(journal, name)) == (["tenax-writer"], ["first", "second"])
+    journal.close()
+
+
+def test_a_commit_whose_log_cannot_be_copied_back_now_is_told_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_thread: Callable[[str], list[str]]
+) -> None:
+    """It is stored. The log is copied back after a later one."""
+    monkeypatch.setattr(sqlite, "CHECKPOINT_PAGES", 1)
+    refused = no_thread("tenax-checkpoint")
+    with tenax.open(f"sqlite:///{tmp_path}/tenax.db") as journal:
+        name = begin(journal, say("stored"))
+        assert refused
+        journal.append(name, [say("more")])
+        assert "checkpoint" in journal.store._threads  # type: ignore[attr-defined]
+        assert said(journal, name) == ["stored", "more"]
+
+
+def test_who_cannot_wait_for_its_turn_tries_again(
+    tmp_path: Path, no_thread: Callable[[str], list[str]]
+) -> None:
+    """Another process has the store just now, and there is no room for the thread that waits for it."""
+    refused = no_thread("tenax-queue")
+    with tenax.open(f"sqlite:///{tmp_path}/tenax.db") as journal:
+        name = begin(journal)
+        lock = (tmp_path / "tenax.db-lock").open()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        threading.Timer(0.3, lock.close).start()
+        journal.append(name, [say("stored")])
+        assert (refused, said(journal, name)) == (["tenax-queue"], ["stored"])

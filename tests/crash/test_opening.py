@@ -25,7 +25,7 @@ from tenax.errors import (
     StoreMisused,
     StoreUnavailable,
 )
-from tenax.journal import Journal
+from tenax.journal import Journal, exists
 from tenax.journal.check import verify
 from tenax.testing import FaultVfs, memory
 from tenax.testing.contract.base import begin, said, say
@@ -52,6 +52,22 @@ def refusal(path: Path, error: type[StoreError] = CannotOpen) -> str:
 
 
 # -- places ------------------------------------------------------------------------------------------------------
+
+
+def test_nobody_else_can_read_a_store(tmp_path: Path) -> None:
+    """Whatever the umask, and whoever may look into its folder."""
+    tmp_path.chmod(0o755)
+    before = os.umask(0)
+    try:
+        with tenax.open(f"sqlite:///{tmp_path}/tenax.db") as journal:
+            begin(journal, say("for my eyes"))
+            assert journal.instance
+            assert journal.search("eyes").hits
+            modes = {each.name: each.stat().st_mode & 0o077 for each in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert {"tenax.db", "tenax.db-wal", "tenax.db-lock", "tenax.db-instances"} <= modes.keys()
+    assert not any(modes.values()), modes
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
@@ -242,6 +258,17 @@ def test_a_store_that_was_away_for_a_moment_has_lost_nothing(tmp_path: Path) -> 
         journal.append(name, [say("back again")])
     with tenax.open(f"sqlite:///{copy}/tenax.db") as journal:
         assert said(journal, name) == ["before"]
+
+
+def test_a_log_without_its_store_is_not_taken_for_nothing(tmp_path: Path) -> None:
+    """Who only looks, as `tenax list` does, is not told that there is no store yet: opening it says what is wrong."""
+    path = tmp_path / "tenax.db"
+    assert not exists(f"sqlite:///{path}")
+    with tenax.open(f"sqlite:///{path}") as journal:
+        begin(journal, say("before"))
+        path.rename(tmp_path / "elsewhere.db")
+        assert exists(f"sqlite:///{path}")
+        (tmp_path / "elsewhere.db").rename(path)
 
 
 def refusal_hint(path: Path) -> str:

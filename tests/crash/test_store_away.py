@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import resource
+import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +20,7 @@ import msgspec
 import pytest
 
 import tenax
+from tenax.agent import held as agent_held
 from tenax.config import Config
 from tenax.errors import StoreUnavailable
 from tenax.events import (
@@ -31,6 +36,7 @@ from tenax.events import (
     encode,
 )
 from tenax.journal import Journal
+from tenax.journal.aio import AsyncJournal
 from tenax.journal.check import verify
 from tenax.journal.spool import ROOM_BYTES, Entry, Spool, left
 from tenax.models import Call, Reply, ScriptedModel
@@ -42,8 +48,11 @@ from tenax.testing import Fault, FaultVfs, FaultyJournal
 from tenax.testing.contract.base import begin
 from tenax.views.context import CUT_NOTE
 from tests.support.children import Child, Teller, finish_all
+from tests.support.damage import break_events
 from tests.support.postgres import PostgresServer
 from tests.support.runs import Hands, Note, config_of, lines, outcomes, prose, told, until
+from tests.support.served import environment
+from tests.support.turns import set_up
 
 pytestmark = pytest.mark.crash
 
@@ -549,6 +558,103 @@ async def test_a_damaged_spool_stays_for_a_person_and_holds_nothing_up(
     assert "kept for later" in caplog.text
 
 
+async def test_what_was_held_of_a_run_that_another_took_waits_for_nobody_any_more(config: Config) -> None:
+    """It is stored as late output: nothing is said to wait, and the room in the spool is free again."""
+    told_of = Held()
+    with tenax.open(config.store_url) as plain, tenax.open(config.store_url) as other:
+        journal = FaultyJournal(plain)
+        models = [ScriptedModel([STREAM])]
+        async with Runtime(config, journal=journal, models=models, on_held=told_of) as runtime:
+            name = await runtime.new()
+            await runtime.submit(name, "go")
+            await until(runtime, name, ReplyDelta.kind)
+            hold = journal.faults.hold("store:begin")
+            await told_of.until(lambda counts: counts[-1] > 0)
+            assert other.claim(f"run:{name}", "another", 60, take_over=True)
+            hold.release()
+            await until(runtime, name, RunLate.kind)
+            await told_of.until(lambda counts: counts[-1] == 0)
+            assert runtime._held._runs == {}
+
+
+async def test_a_spool_that_cannot_be_taken_away_holds_up_no_other(
+    config: Config, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that fails for a moment: what stands behind it is handed in all the same, and it is let go of."""
+    spooled(config, name)
+    with tenax.open(config.store_url) as journal:
+        journal.append("c-2", [tenax.events.ConversationOpened("local", "s-2")])
+    spooled(config, "c-2")
+    unlink, failed = Path.unlink, list[Path]()
+
+    def fail_once(path: Path, *, missing_ok: bool = False) -> None:
+        if path.name == "spool" and not failed:
+            failed.append(path)
+            raise OSError(errno.EIO, "Input/output error")
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", fail_once)
+    async with Runtime(config) as runtime:
+        assert failed
+        for each in (name, "c-2"):
+            assert prose(await runtime.transcript(each)) == ["one two three"]
+    async with Runtime(config) as runtime:
+        assert prose(await runtime.transcript(name)) == ["one two three"]
+    assert list((config.places.data / "spool").iterdir()) == []
+
+
+async def test_a_conversation_that_cannot_be_read_holds_up_no_repair(config: Config, name: str) -> None:
+    """The runs of dead processes are ended everywhere else."""
+    with tenax.open(config.store_url) as journal:
+        journal.append("c-2", [tenax.events.ConversationOpened("local", "s-2")])
+    for each in (name, "c-2"):
+        spooled(config, each)
+    break_events(config.store_url, name, ModelRequested.kind)
+    async with Runtime(config) as runtime:
+        assert [(await runtime.journal.head(each)).run for each in (name, "c-2")] == ["r-1", None]
+
+
+async def test_a_moment_without_room_for_one_more_file_ends_no_upkeep(
+    config: Config, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that runs for months may meet its limit once; what a dead process leaves later is still seen to."""
+    monkeypatch.setattr("tenax.runtime._UPKEEP_SECONDS", 0.05)
+    async with Runtime(config, models=[ScriptedModel([STREAM])], serves=True) as runtime:
+        await asyncio.sleep(0.3)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4, hard))
+        try:
+            await asyncio.sleep(0.5)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        spooled(config, name)
+        await until(runtime, name, MessagePartial.kind)
+
+
+async def test_a_disk_that_hangs_keeps_nobody_from_ending(
+    config: Config, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was on its way to the spool is not waited for."""
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def hang(_file: int) -> None:
+        hangs.set()
+        goes_on.wait(SECONDS)
+
+    with tenax.open(config.store_url) as journal:
+        held = agent_held.Held(AsyncJournal(journal), config.places.data / "spool", lambda *_: None)
+        await held.prepare()
+        monkeypatch.setattr("tenax.journal.spool._flush", hang)
+        holding = asyncio.create_task(held.hold(name, "r-1", ReplyDelta(1, 0, "words")))
+        assert await asyncio.to_thread(hangs.wait, SECONDS)
+        began = time.monotonic()
+        await held.close()
+        took = time.monotonic() - began
+        goes_on.set()
+        await holding
+        assert took < CLOSE_SECONDS
+
+
 async def test_a_spool_of_another_store_is_left_alone(config: Config, name: str, tmp_path: Path) -> None:
     """The same folder, another store: its conversations are not missing, they are elsewhere."""
     spooled(config, name)
@@ -576,3 +682,61 @@ def test_a_spool_can_be_made_while_others_sweep(tmp_path: Path) -> None:
         spool.close(remove=True)
     sweeper.kill()
     assert sweeper.finish() == -9
+
+
+# -- one question in a terminal ------------------------------------------------------------------------------------
+
+
+def test_a_question_says_once_that_the_store_is_away_and_once_that_it_is_back(tmp_path: Path) -> None:
+    """The answer is whole, and nobody has to read a line for every word that is held."""
+    set_up(tmp_path, [STREAM])
+    asked = subprocess.Popen(
+        [sys.executable, "-m", "tenax", "-p", "go"],
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+    )
+    with asked:
+        assert asked.stdout is not None
+        said = asked.stdout.read(20)
+        full = (tmp_path / "tenax.db-wal").stat().st_size
+        usual = resource.prlimit(asked.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(asked.pid, resource.RLIMIT_FSIZE, (full, usual[1]))
+        time.sleep(2.0)
+        resource.prlimit(asked.pid, resource.RLIMIT_FSIZE, usual)
+        rest, told = asked.communicate(timeout=SECONDS)
+    assert (asked.returncode, (said + rest).decode()) == (0, f"{WORDS}\n")
+    assert b"Traceback" not in told
+    ours = [line for line in told.decode().splitlines() if line.startswith("tenax: ")]
+    assert ours == [
+        "tenax: the store does not answer; what comes meanwhile is held on this host.",
+        "tenax: the store answers again.",
+    ]
+
+
+def test_ctrl_c_ends_a_question_while_the_server_is_away(tmp_path: Path) -> None:
+    """What waits for the store is not waited for; what was printed is held, and handed in by the next start."""
+    set_up(tmp_path, [STREAM])
+    with PostgresServer() as server:
+        env = environment(tmp_path) | {"TENAX_STORE": server.create_database()}
+        asked = subprocess.Popen(
+            [sys.executable, "-m", "tenax", "-p", "go"],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+        )
+        with asked:
+            assert asked.stdout is not None
+            assert asked.stderr is not None
+            asked.stdout.read(20)
+            server.stop("immediate")
+            while b"does not answer" not in asked.stderr.readline():
+                pass
+            began = time.monotonic()
+            asked.send_signal(signal.SIGINT)
+            _, told = asked.communicate(timeout=4 * SECONDS)
+            took = time.monotonic() - began
+    assert (asked.returncode, b"Traceback" in told) == (130, False), told
+    assert took < 5 * CLOSE_SECONDS

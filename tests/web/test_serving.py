@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import socket
 import stat
@@ -142,6 +143,33 @@ def test_a_store_that_is_away_is_told(tmp_path: Path) -> None:
     assert re.search(r"PostgreSQL at 127.0.0.1:\d+/none", said)
 
 
+def test_a_log_that_cannot_be_written_is_no_matter(tmp_path: Path) -> None:
+    """On a full disk nothing is logged; the page is served, and the terminal stays as it is."""
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "tenax.log").symlink_to("/dev/full")
+    with Served(tmp_path, env={"TENAX_LOG": "debug"}) as served:
+        served.browser().new()
+        code, said, _ = served.stop()
+    assert code == 0
+    assert "Logging error" not in said
+
+
+def test_a_link_that_no_disk_takes_is_told(tmp_path: Path) -> None:
+    """No file takes a byte: a sentence and a way on, and no trace of our insides."""
+    with Served(tmp_path) as served:
+        done = subprocess.run(
+            [sys.executable, "-m", "tenax", "link"],
+            env=served.env,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+        )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"tenax: .+: File too large\.\nfree some disk space\n", done.stderr)
+
+
 def test_over_ssh_the_way_to_it_is_printed(tmp_path: Path) -> None:
     """The line to type on the person's own machine."""
     with Served(tmp_path, env={"SSH_CONNECTION": "1 2 3 4", "USER": "anna"}) as served:
@@ -209,6 +237,35 @@ def test_the_plug_is_pulled_on_a_tour_and_the_answer_goes_on(tmp_path: Path) -> 
         assert shown.startswith(texts[0])
         assert texts[1].startswith(shown[len(texts[0]) :])
         assert sum(row["kind"] == "tool" for row in rows) == 1
+
+
+def test_a_server_is_started_again_also_where_nobody_can_be_told(tmp_path: Path) -> None:
+    """The terminal was closed, or the disk is full to which it writes: the parent goes on, and ends when it is told to."""
+    with Served(tmp_path) as served:
+        before = served.server()
+        assert served.process.stderr is not None
+        served.process.stderr.close()
+        served.kill_server()
+        answer = httpx.get(f"{served.url}/api/health", timeout=SECONDS, trust_env=False)
+        assert answer.json()["ok"]
+        assert served.server() != before
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(SECONDS) == 0
+
+
+def test_a_server_that_cannot_be_started_for_now_is_started_later(tmp_path: Path) -> None:
+    """Nothing more can be opened, as while a new version is being installed: it says so, and tries again."""
+    with Served(tmp_path) as served:
+        assert served.process.stderr is not None
+        usual = resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, (3, usual[1]))
+        served.kill_server()
+        while "Trying again." not in (line := served.process.stderr.readline()):
+            assert line, "it ended"
+        assert line == "tenax: The server cannot be started: Too many open files. Trying again.\n"
+        resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, usual)
+        answer = httpx.get(f"{served.url}/api/health", timeout=SECONDS, trust_env=False)
+        assert answer.json()["ok"]
 
 
 def test_the_server_goes_when_its_parent_is_killed(tmp_path: Path) -> None:

@@ -7,6 +7,12 @@ from urllib.parse import quote
 
 import pytest
 
+import tenax
+from tenax.events import MessageUser
+from tenax.parts import Text
+from tenax.recovery import repair
+from tenax.sessions import SessionDB
+from tests.support.damage import break_events
 from tests.support.served import Page, Served, is_done
 from tests.web.conftest import BOTH, SLOW, SQLITE
 
@@ -63,6 +69,22 @@ def test_a_cursor_that_is_ahead_or_from_elsewhere_gets_a_snapshot(page: Page, cl
         assert {row["id"]: row for row in stream.until("rows")["rows"]} == whole
 
 
+def test_a_cursor_from_elsewhere_gets_a_snapshot_of_all_that_it_watches(page: Page) -> None:
+    """A number of one life of the store says nothing in another, also beside one that was made good already."""
+    names = [page.new(), page.new()]
+    with page.stream("-" + "".join(f"~{each}:" for each in names)) as watching:
+        for each in names:
+            page.say(each, "What is it?")
+            watching.read_until(each, is_done)
+        with page.stream("elsewhere" + "".join(f"~{each}:1" for each in names)) as stream:
+            told: dict[str, str] = {}
+            while len(told) < len(names):
+                kind, data = stream.next()
+                if kind in {"rows", "changes"}:
+                    told[data["conversation"]] = kind
+    assert told == dict.fromkeys(names, "rows")
+
+
 def test_a_cursor_from_before_the_start_of_the_server_is_good(slow: Served) -> None:
     """The number belongs to the store, not to the process; where its changes are not held any more, a snapshot comes."""
     page = slow.browser()
@@ -108,6 +130,26 @@ def test_an_edit_of_the_past_sends_a_snapshot(page: Page) -> None:
         stream.read_until(name, lambda rows: rows == before)
 
 
+@SQLITE
+def test_late_output_of_a_run_far_above_does_not_stand_at_the_end(slow: Served, store_url: str) -> None:
+    """It stands with its own run, on the page of that; who watches the last rows sees what is said there."""
+    page = slow.browser()
+    with SessionDB(url=store_url) as db:
+        db.create_session("s-1", source="web")
+        db.append_message("s-1", role="user", content="q")
+        repair(db, "s-1", "r-1")
+        db.append_messages("s-1", [{"role": "user", "content": f"n{n}"} for n in range(80)])
+        (name,) = [each.conversation for each in db.list_sessions()]
+        with page.stream(f"-~{name}:") as stream:
+            stream.until("rows")
+            db.append_run_event("s-1", "r-1", "token", {"text": "late"})
+            db.append_message("s-1", role="user", content="last")
+            stream.read_until(name, lambda rows: any(row["text"] == "last" for row in rows.values()))
+            assert not any(row["text"] == "late" for row in stream.rows[name].values())
+    rows = page.get(f"/conversations/{name}/rows", before=10)["rows"]
+    assert [row["text"] for row in rows][:2] == ["q", "late"]
+
+
 @BOTH
 def test_a_deleted_conversation_is_gone_for_who_watches_it(page: Page) -> None:
     """The stream goes on for the rest."""
@@ -119,6 +161,20 @@ def test_a_deleted_conversation_is_gone_for_who_watches_it(page: Page) -> None:
         page.say(other, "Still here?")
         stream.read_until(other, is_done)
         assert name not in stream.cursor
+
+
+@SQLITE
+def test_a_conversation_that_cannot_be_read_holds_up_no_other(slow: Served, store_url: str) -> None:
+    """One browser has one stream. What is wrong with one tab is not the others' business."""
+    page = slow.browser()
+    broken, whole = page.new(), page.new()
+    with tenax.open(store_url) as journal:
+        journal.append(broken, [MessageUser([Text("Hello.")])])
+    break_events(store_url, broken, MessageUser.kind)
+    with page.stream(f"-~{broken}:~{whole}:") as stream:
+        page.say(whole, "Talk.")
+        stream.read_until(whole, is_done)
+        assert {broken, whole} <= stream.list.keys()
 
 
 @BOTH

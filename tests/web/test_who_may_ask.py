@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tenax.errors import CannotOpen
 from tenax.web.app import endpoints
 from tenax.web.links import Links
 from tests.support.served import Page, Served
@@ -116,6 +117,17 @@ def test_a_code_that_is_old_or_used_is_none(tmp_path: Path) -> None:
     assert links.use(old) is None
     assert Links(tmp_path).user(cookie) == "anna", "the cookie outlives the server"
     assert (tmp_path / "key").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("left", [0, 16])
+def test_a_key_that_was_cut_short_signs_nothing(tmp_path: Path, left: int) -> None:
+    """Anybody could guess it. The sentence says how to get another."""
+    Links(tmp_path)
+    key = tmp_path / "key"
+    key.write_bytes(key.read_bytes()[:left])
+    with pytest.raises(CannotOpen, match="key is damaged") as caught:
+        Links(tmp_path)
+    assert "delete it" in caught.value.hint
 
 
 def test_listening_on_every_address_still_needs_a_link(tmp_path: Path) -> None:

@@ -43,15 +43,20 @@ def open(  # noqa: A001
 def exists(url: str) -> bool:
     """Whether there is a store already. Makes nothing. Where that cannot be told, `open` says why."""
     if url.startswith("sqlite:///"):
-        try:
-            return Path(url.removeprefix("sqlite:///")).stat().st_size > 0
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError:
-            return True
+        path = url.removeprefix("sqlite:///")
+        return any(map(_holds_something, (path, f"{path}-wal")))
     if url.startswith(("postgresql://", "postgres://")):
         return _postgres_exists(url)
     return url != "memory:"
+
+
+def _holds_something(path: str) -> bool:
+    try:
+        return Path(path).stat().st_size > 0
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
 
 
 def _postgres_exists(url: str) -> bool:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 
 import msgspec
 
-from tenax.errors import TenaxError
+from tenax.errors import StoreUnavailable, TenaxError
 from tenax.journal import guard
 from tenax.journal.base import Recorded
 from tenax.journal.hub import call_in
@@ -270,11 +270,20 @@ class Threads:
             call_in(loop, settle)
 
         if len(self._threads) < self._count:
-            thread = threading.Thread(target=self._work, name=f"tenax-aio-{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._begin()
         self._calls.put(call)
         return await future
+
+    def _begin(self) -> None:
+        """One more thread. Where there is no room for it now, those that are there do the work."""
+        thread = threading.Thread(target=self._work, name=f"tenax-aio-{len(self._threads)}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            if not self._threads:
+                raise StoreUnavailable("There is no room for one more thread on this machine.") from error
+        else:
+            self._threads.append(thread)
 
     def stop(self) -> None:
         """Let the threads end when they have nothing left to do."""

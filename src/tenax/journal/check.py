@@ -81,7 +81,8 @@ class Report(msgspec.Struct, frozen=True):
 
     def lines(self) -> list[str]:
         """What is wrong, a line each, and what was looked at."""
-        what = f"{self.conversations:,} conversations, {self.facts + self.partials:,} events, {self.blobs:,} blobs"
+        counts = {"conversation": self.conversations, "event": self.facts + self.partials, "blob": self.blobs}
+        what = ", ".join(f"{count:,} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
         if self.stale:
             what += f" ({self.stale:,} conversations are indexed anew when they are next written)"
         count = f"{len(self.problems):,}{'' if self.complete else ' and more'}"

@@ -37,6 +37,9 @@ class EphemeralStore(SqliteStore):
     def _connect(self) -> apsw.Connection:
         return apsw.Connection(":memory:")
 
+    def _make_private(self) -> None:
+        """Nobody else sees it."""
+
     def _journal_mode(self, connection: apsw.Connection) -> None:
         """Memory needs no log."""
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import msgspec
 
 from tenax.errors import FactChanged, InvalidInput, TooLarge
+from tenax.fence import untagged
 from tenax.journal.index import INDEX_VERSION
 from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
-from tenax.journal.plan import check_id
+from tenax.journal.plan import check_id, is_id
 from tenax.parts import NO_TEXT
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ FACTS_MAX = 5000
 State = Literal["standing", "removed"]
 About = Literal["profile", "note"]
 By = Literal["person", "model", "review", "import"]
-_TAGS = re.compile("[<>]")
+_TAG = re.compile("<[^<>]*>")
 
 
 class Fact(msgspec.Struct, frozen=True):
@@ -289,7 +290,8 @@ class Facts:
         return found
 
     def _rows(self, tx: Tx, id: str) -> list[_Kept]:  # noqa: A002
-        return [_kept(row) for row in tx.run("fact_versions", {"owner": self._user, "id": id})]
+        rows = tx.run("fact_versions", {"owner": self._user, "id": id}) if is_id(id) else []
+        return [_kept(row) for row in rows]
 
     def _num(self, conversation: str) -> int:
         num = self._journal.number(conversation)
@@ -300,13 +302,13 @@ class Facts:
 def told_in(store: Store, user: str, place: int) -> set[tuple[str, int]]:
     """Where else the words stand of what was learned from this event: conversation and seq.
 
-    Lines that tell of it, recalls of it, and prompts that begin with it. A fence may have taken tags out of the words.
+    Lines that tell of it, recalls of it, and prompts that begin with it: there as our fence leaves the words, or without any tag.
     """
     found: set[tuple[str, int]] = set()
     for fact, text in store.query("learned_from", owner=user, place=place):
-        piece = max(_TAGS.split(text), key=len).encode()
         rows = store.query("named_in", owner=user, hash=fact)
-        rows += store.query("prompts_with", owner=user, piece=piece)
+        for words in {untagged(text), _TAG.sub("", text).strip()} - {""}:
+            rows += store.query("prompts_with", owner=user, piece=words.encode())
         found |= {(conversation, each & ALL_SEQS) for conversation, each in rows}
     return found
 

@@ -158,10 +158,15 @@ class GroupCommit:
             self._wake_writer()
 
     def _wake_writer(self) -> None:
-        self._writer_leads = True
         if self._writer is None:
-            self._writer = threading.Thread(target=self._write, name=f"{self._name}-writer", daemon=True)
-            self._writer.start()
+            writer = threading.Thread(target=self._write, name=f"{self._name}-writer", daemon=True)
+            try:
+                writer.start()
+            except RuntimeError:  # there is no room for one more thread now: who calls leads instead
+                self._lead(self._take(), until=None)
+                return
+            self._writer = writer
+        self._writer_leads = True
         self._call_writer.release()
 
     def _write(self) -> None:

@@ -40,8 +40,8 @@ class Hub:
         """Call back on every hint for this conversation, while the block lasts. From any thread, quickly."""
         with self._lock:
             self._listeners.setdefault(num, set()).add(callback)
-        self.on_first()
         try:
+            self.on_first()
             yield
         finally:
             with self._lock:

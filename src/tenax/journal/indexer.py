@@ -10,6 +10,7 @@ The store may be away for as long as it likes; it is tried again, more and more 
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import logging
 import threading
@@ -86,20 +87,28 @@ class Indexer:
         if self._hint.is_set():
             return
         with self._lock:
-            self._hint.set()
             if self._thread is None and not self._stop.is_set():
-                self._thread = threading.Thread(target=self._run, name="tenax-search", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="tenax-search", daemon=True)
+                with contextlib.suppress(
+                    RuntimeError
+                ):  # there is no room for one more now; the next wake tries again
+                    thread.start()
+                    self._thread = thread
+            if self._thread is not None:
+                self._hint.set()
 
     def catch_up(self, seconds: float) -> bool:
         """Index in this thread until nothing is left. False if that takes longer."""
         deadline = self._store.clock.monotonic() + seconds
         while not self._stop.is_set():
+            if not self._rounds.acquire(timeout=max(0.0, deadline - self._store.clock.monotonic())):
+                return False
             try:
-                with self._rounds:
-                    outcome = self._round()
+                outcome = self._round()
             except Unusable:  # a damaged index is made anew by the next round
                 outcome = Round.BUSY
+            finally:
+                self._rounds.release()
             if outcome is Round.DONE:
                 return True
             if self._store.clock.monotonic() > deadline:

@@ -476,9 +476,14 @@ class Journal:
         return self._store.read(work)
 
     def swept(self, instance: str) -> bool:
-        """Say that everything a dead instance had is in the store. True once."""
-        where = {"id": instance, "at": self.clock.now_us()}
-        return bool(self._store.change(lambda tx: tx.run("sweep_instance", where)))
+        """Say that everything a dead instance had is in the store. True once. After a week nobody asks for it."""
+        now = self.clock.now_us()
+
+        def work(tx: Tx) -> bool:
+            tx.run("drop_instances", {"before": now - 7 * DAY_US})
+            return bool(tx.run("sweep_instance", {"id": instance, "at": now}))
+
+        return self._store.change(work)
 
     # -- durable readers -------------------------------------------------------------------------------------
 

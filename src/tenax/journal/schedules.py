@@ -14,6 +14,7 @@ import msgspec
 from tenax.errors import InvalidInput, NoSuchConversation, TooLarge
 from tenax.journal.base import Dedup
 from tenax.journal.place import bounds
+from tenax.journal.plan import is_id
 from tenax.parts import NO_TEXT
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Schedules:
 
     def get(self, id: str) -> Schedule | None:  # noqa: A002
         """The one with this id, also if it is over."""
-        rows = self._store.query("schedule", owner=self._user, id=id)
+        rows = self._store.query("schedule", owner=self._user, id=id) if is_id(id) else []
         return Schedule(*rows[0]) if rows else None
 
     def all(self) -> list[Schedule]:

@@ -1,8 +1,9 @@
 """Search: a reader with an index of its own, and a look past the reader's cursor.
 
-A message is found from the moment it is stored: a query reads what the index does not have yet, newest first and up to
-a bound, and says so when there was more. What the index proposes is shown only if the journal has it and says the
-same, so nothing erased, deleted or another user's is ever shown, however old the index is.
+A message is found from the moment it is stored: a query reads what the index does not have yet, newest first
+and up to a bound. Where there was more and too little was found, it indexes for a moment and looks again, and
+says so if that was not enough. What the index proposes is shown only if the journal has it and says the same, so
+nothing erased, deleted or another user's is ever shown, however old the index is.
 
 The order is that of `(at, place)`, newest first. Both never change, so a page goes on exactly where the last one ended,
 whatever was indexed, stored or erased meanwhile.
@@ -16,12 +17,13 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 
-from tenax.errors import InvalidInput
+from tenax.errors import InvalidInput, TenaxError
 from tenax.events import ConversationTitled
 from tenax.journal.base import Hit, Hits
 from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
 from tenax.journal.query import Query, fold, parse, snippet
 from tenax.journal.search_index import READER, ROLE_OF, Key, Proposed, SearchIndex, Unusable, words_in
+from tenax.journal.store import Trouble
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,6 +37,8 @@ FRESH_FACTS_MAX = 4000
 """So many events that are not indexed yet are read for one search; beside two messages a turn has two others."""
 FRESH_CONVERSATIONS_MAX = 500
 FRESH_BYTES_MAX = 16 * 1024 * 1024
+BEHIND_SECONDS = 2.0
+"""Where more than that is not indexed, a search that finds too little waits so long for the index, at most."""
 _FRESH_PAGE = 200, 1024 * 1024
 _SHOWN_AT_ONCE = 100
 _ATTEMPTS, _PROPOSED_MAX = 8, 2000
@@ -112,6 +116,14 @@ class WordSearch(Search):
     def find(self, user: str, words: str, *, num: int | None, before: Key | None, limit: int) -> Hits:
         query, start = parse(words), _key(before)
         self._indexer.wake()
+        hits = self._find(user, query, num, start, limit)
+        if not hits.complete and len(hits.hits) < limit:  # it may be in what nobody has read
+            with contextlib.suppress(TenaxError, Trouble):
+                self._indexer.catch_up(BEHIND_SECONDS)
+                hits = self._find(user, query, num, start, limit)
+        return hits
+
+    def _find(self, user: str, query: Query, num: int | None, start: Key | None, limit: int) -> Hits:
         life = self._ready()
         if life is not None:
             # Who is behind is asked before the index is, so what was not behind is in the index by then; unless the

@@ -29,6 +29,7 @@ from tenax.parts import leaves, searchable
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tenax.events import Event, Unknown
     from tenax.journal.query import Query
     from tenax.journal.store import Row, Tx
 
@@ -70,9 +71,12 @@ Key = tuple[int, int]
 def words_in(kind: str, body: bytes) -> str:
     """The text of an event that a search finds. What cannot be read holds no words; `doctor` says why."""
     try:
-        event = decode(kind, body)
-    except StoreDamaged:
+        return _words(decode(kind, body))
+    except (StoreDamaged, RecursionError):  # the second: nested deeper than this stack has room for
         return ""
+
+
+def _words(event: Event | Unknown) -> str:
     match event:
         case (
             MessageUser(parts=parts)

@@ -11,6 +11,7 @@ server without pg_trgm gives the same answers by reading on.
 from __future__ import annotations
 
 from itertools import count
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from tenax.errors import TenaxError
@@ -139,11 +140,14 @@ class PostgresSearch(SearchIndex):
         return Position(was)
 
     def apply(self, moves: Sequence[Move], hold: Callable[[Tx], None]) -> None:
-        """The cursors are locked first and moved last: moving one keeps the appends to its conversation out."""
+        """The cursors are locked first and moved last: moving one keeps the appends to its conversation out.
+
+        Both in the order of their numbers, as appends do, so that neither waits for the other in a circle.
+        """
         with self._store.aside() as tx:
             hold(tx)
             stand = []
-            for move in moves:
+            for move in sorted(moves, key=attrgetter("num")):
                 rows = tx.run("lock_search", {"num": move.num, "reader": READER.name})
                 if rows and rows[0][0] == move.was:
                     stand.append(move)

@@ -236,6 +236,7 @@ class _File:
         self._writer: apsw.Connection | None = None
         self._writes_to: _Identity = None
         self._idle: list[tuple[apsw.Connection, _Identity]] = []
+        self._shelf = threading.Lock()  # of those: who reads does not wait for who writes
         self._closed = False
         if path is not None:
             guard.protect(path)
@@ -260,7 +261,7 @@ class _File:
         except apsw.Error as error:
             raise self._judge(error) from error
         finally:
-            with self._lock:
+            with self._shelf:
                 keep = not self._closed and not self.damaged and len(self._idle) < READERS_MAX
                 if keep:
                     self._idle.append((connection, of))
@@ -273,7 +274,7 @@ class _File:
         if of is None or self.damaged:
             raise Unusable("There is no search file.")
         while True:
-            with self._lock:
+            with self._shelf:
                 idle = self._idle.pop() if self._idle else None
             if idle is None:
                 break
@@ -326,6 +327,9 @@ class _File:
         return self._writer
 
     def _make(self, db: apsw.Connection) -> None:
+        if not self.in_memory:
+            with contextlib.suppress(OSError):  # a file system without modes
+                self._path.chmod(0o600)
         db.pragma("auto_vacuum", "incremental")
         db.pragma("application_id", APPLICATION_ID)
         db.pragma("journal_mode", "wal")
@@ -403,8 +407,10 @@ class _File:
 
     def _let_go(self) -> None:
         self._drop_writer()
-        while self._idle:
-            _shut(self._idle.pop()[0])
+        with self._shelf:
+            idle, self._idle = self._idle, []
+        for connection, _ in idle:
+            _shut(connection)
 
     def _drop_writer(self) -> None:
         writer, self._writer = self._writer, None

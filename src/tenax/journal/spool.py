@@ -217,7 +217,8 @@ def _checksum(body: bytes) -> int:
 def _make(folder: Path) -> int:
     """Make the folder and take its lock, though a sweep may take an empty one away at any moment."""
     for _ in range(_TRIES):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for each in (folder.parent, folder):  # of `parents` none would get the mode
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             return _hold(folder)
         except FileNotFoundError:

@@ -169,6 +169,7 @@ class SqliteStore(Store):
     def _migrate(self, connection: apsw.Connection) -> None:
         new = connection.pragma("page_count") == 0 or self._half_made(connection)
         if new:
+            self._make_private()
             connection.pragma("page_size", PAGE_SIZE)
             connection.pragma("auto_vacuum", "incremental")
             connection.pragma("application_id", APPLICATION_ID)
@@ -188,6 +189,11 @@ class SqliteStore(Store):
                     first = {"schema": 1, "incarnation": self.ids.append().hex(), "life": self._boot}
                     connection.execute(_SQL["put_store"], {**first, "at": self.clock.now_us()})
                 connection.execute(_SQL["set_schema"], {"schema": number})
+
+    def _make_private(self) -> None:
+        """For nobody else's eyes; its log and its index take their mode from it."""
+        with contextlib.suppress(OSError):  # a file system without modes
+            self.path.chmod(0o600)
 
     @staticmethod
     def _half_made(connection: apsw.Connection) -> bool:
@@ -336,7 +342,11 @@ class SqliteStore(Store):
         try:
             fcntl.flock(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if not lock.wait(BUSY_SECONDS):
+            try:
+                waited = lock.wait(BUSY_SECONDS)
+            except (OSError, RuntimeError) as error:  # no more files, or no more threads
+                raise Trouble(StoreBusy(f"{self.path} cannot be waited for: {error}.")) from error
+            if not waited:
                 kept = f"Another process has kept {self.path} locked for {BUSY_SECONDS:.0f} seconds."
                 raise Trouble(StoreBusy(kept)) from None
 
@@ -504,7 +514,7 @@ class SqliteStore(Store):
         """Take the lock that says this process is alive."""
         folder = self._instances
         try:
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
             descriptor = os.open(folder / instance, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreUnavailable(f"{folder} cannot be written to: {error.strerror}.") from error
@@ -535,7 +545,7 @@ class SqliteStore(Store):
     # -- threads ---------------------------------------------------------------------------------------------
 
     def _after_commit(self, connection: apsw.Connection, database: str, pages: int) -> int:  # noqa: ARG002
-        if pages >= CHECKPOINT_PAGES and self._pin is None and not self._checkpoint_due.is_set():
+        if pages >= CHECKPOINT_PAGES and self._pin is None:
             self._checkpoint_soon()
         return apsw.SQLITE_OK
 
@@ -558,8 +568,12 @@ class SqliteStore(Store):
 
         with self._threads_lock:
             if name not in self._threads and not self._closed.is_set():
-                self._threads[name] = threading.Thread(target=run, name=f"tenax-{name}", daemon=True)
-                self._threads[name].start()
+                thread = threading.Thread(target=run, name=f"tenax-{name}", daemon=True)
+                with contextlib.suppress(
+                    RuntimeError
+                ):  # there is no room for one more now; whoever asks next tries again
+                    thread.start()
+                    self._threads[name] = thread
 
     def _checkpoint_soon(self) -> None:
         self._checkpoint_due.set()
@@ -676,6 +690,8 @@ class SqliteStore(Store):
             self._drop_connections()
             _shut(self._pin)  # the last one: it leaves the log as it is
         if self._instance_file is not None and self._instance is not None:
+            with contextlib.suppress(OSError):
+                (self._instances / self._instance).unlink()
             os.close(self._instance_file)
             _living.discard(self._instance)
         if self._queue_lock is not None:
@@ -776,7 +792,10 @@ class _QueueLock:
         return os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
     def wait(self, seconds: float) -> bool:
-        """Wait in the kernel's queue. That wait has no bound, so a thread does it, and is left behind if it hangs."""
+        """Wait in the kernel's queue. That wait has no bound, so a thread does it, and is left behind if it hangs.
+
+        Raises OSError or RuntimeError where there is no room for one more file or thread.
+        """
         descriptor = self._open()
         told = threading.Lock()
         state = {"got": False, "left": False}
@@ -790,7 +809,11 @@ class _QueueLock:
                     os.close(descriptor)
             done.set()
 
-        threading.Thread(target=wait, name="tenax-queue", daemon=True).start()
+        try:
+            threading.Thread(target=wait, name="tenax-queue", daemon=True).start()
+        except RuntimeError:
+            os.close(descriptor)
+            raise
         done.wait(seconds)
         with told:
             if not state["got"]:

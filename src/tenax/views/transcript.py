@@ -23,15 +23,17 @@ if TYPE_CHECKING:
 __all__ = ["Change", "Drop", "Grow", "Put", "Row", "Transcript"]
 
 _END = 1 << 62
+_LONG_SECONDS = 90.0
+"""Our own waits are shorter: a longer one is the provider's wish."""
 _ROLES = {"message.user": "user", "message.assistant": "assistant", "message.system": "system"}
 
 
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing in the transcript.
 
-    `state`, by kind: user: "", queued, steering; assistant: "", streaming, cut, earlier; tool: waiting, asks, approved,
-    running, or its outcome; marker: stopped, failed, pending, recovered, neutral, resumed; notice: retrying or "";
-    memory: "" or undone; files: open (the turn goes on), "" or undone.
+    `state`, by kind: user: "", queued, steering; assistant: "", streaming, cut, full (it may be no longer), earlier;
+    tool: waiting, asks, approved, running, or its outcome; marker: stopped, failed, pending, recovered, neutral,
+    resumed; notice: retrying or ""; memory: "" or undone; files: open (the turn goes on), "" or undone.
     """
 
     id: str
@@ -195,7 +197,8 @@ class Transcript:
         place = event.request or recorded.seq
         thought = "\n".join(part.text for part in event.parts if isinstance(part, Reasoning))
         self._put(recorded, str(place), kind="assistant", key=(place, 0, 0), text=text_of(event.parts),
-                  run=recorded.run, thought=thought, parts=_others(event.parts), model=event.model)  # fmt: skip
+                  state="full" if event.finish in events.CUT_SHORT else "", run=recorded.run, thought=thought,
+                  parts=_others(event.parts), model=event.model)  # fmt: skip
         for n, part in enumerate(event.parts):
             if isinstance(part, ToolCall):
                 self._put(recorded, f"{recorded.seq}:{part.id}", kind="tool", key=(place, 1, n), state="waiting",
@@ -245,7 +248,10 @@ class Transcript:
 
     def _model_failed(self, recorded: Recorded, event: events.ModelFailed) -> None:
         if event.wait is not None:
-            self._put(recorded, str(recorded.seq), kind="notice", text=event.message, state="retrying",
+            long = (
+                f" It asks to wait for {event.wait / 60:.0f} minutes." if event.wait > _LONG_SECONDS else ""
+            )
+            self._put(recorded, str(recorded.seq), kind="notice", text=event.message + long, state="retrying",
                       run=recorded.run)  # fmt: skip
 
     def _run_finished(self, recorded: Recorded, event: events.RunFinished) -> None:

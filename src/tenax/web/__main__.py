@@ -110,6 +110,7 @@ def _log_to(config: Config) -> None:
         handler = logging.NullHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=config.log.upper(), handlers=[handler])
+    logging.raiseExceptions = False  # nor must it fill the terminal with what could not be logged
     for each in ("httpx", "httpcore"):  # they write down whole addresses
         logging.getLogger(each).setLevel(logging.WARNING)
 

@@ -75,7 +75,9 @@ class House:
         self.config = self._reload()
         self._seen = stamp(self.config.file)
         for task in self._runtimes.values():
-            await (await task).configure(self.config)
+            await (await asyncio.shield(task)).configure(
+                self.config
+            )  # a request that is cancelled cancels nobody
 
     async def change(self, how: Callable[..., object], *given: object, **more: object) -> None:
         """Change the settings in this way, and answer with them from now on."""

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tenax.errors import CannotOpen
+from tenax.errors import CannotOpen, unusable
 
 __all__ = ["CODE_SECONDS", "COOKIE_SECONDS", "Links"]
 
@@ -35,9 +35,7 @@ class Links:
             self._codes.mkdir(mode=0o700, exist_ok=True)
             self._key = self._read_key()
         except OSError as error:
-            raise CannotOpen(
-                f"{folder} cannot be used: {error.strerror}.", hint="set TENAX_HOME to a folder of yours"
-            ) from error
+            raise unusable(f"{folder} cannot be used", error) from error
 
     def cookie(self, port: int) -> str:
         """Its name. Browsers keep the cookies of all ports of a host together."""
@@ -48,8 +46,11 @@ class Links:
         self._forget_old()
         code = secrets.token_urlsafe(18)
         file = self._codes / _digest(code)
-        file.touch(mode=0o600, exist_ok=False)
-        file.write_text(user, encoding="utf-8")
+        try:
+            file.touch(mode=0o600, exist_ok=False)
+            file.write_text(user, encoding="utf-8")
+        except OSError as error:
+            raise unusable(f"No link can be made in {self._codes}", error) from error
         return code
 
     def use(self, code: str) -> str | None:
@@ -99,7 +100,10 @@ class Links:
                 pass
             finally:
                 temporary.unlink()
-        return file.read_bytes()
+        key = file.read_bytes()
+        if len(key) != _KEY_BYTES:  # whoever knows what is left of it could sign
+            raise CannotOpen(f"{file} is damaged.", hint="delete it; then every browser needs a new link")
+        return key
 
     def _forget_old(self) -> None:
         for file in self._codes.iterdir():

@@ -99,7 +99,6 @@ class _Feed:
                 yield self._frame("gone", {"conversation": name})
                 continue
             self._lives[name] = live
-            await live.ready.wait()
 
     def _leave(self) -> None:
         self._runtime.list.leave(self._hint)
@@ -124,6 +123,8 @@ class _Feed:
             self._runtime.leave(self._lives.pop(name), self._hint)
             self._places.pop(name)
             return [self._frame("gone", {"conversation": name})]
+        if not live.ready:  # one that takes its time, or cannot be read, holds up no other
+            return []
         found: list[bytes] = []
         was, self._places[name] = self._places[name], live.at
         changes = live.since(was, self._incarnation)

@@ -309,6 +309,9 @@ update instances set ended_at = :at where id = :id and ended_at is null
 -- name: sweep_instance
 update instances set swept_at = :at, ended_at = coalesce(ended_at, :at) where id = :id and swept_at is null returning id
 
+-- name: drop_instances
+delete from instances where swept_at < :before
+
 -- name: instances
 select id, host, started_at, ended_at, swept_at from instances order by started_at, id
 

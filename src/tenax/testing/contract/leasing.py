@@ -140,3 +140,17 @@ class LeaseContract(Engine):
         (dead,) = [each for each in journal.instances() if each.id != own]
         assert dead.swept_at is not None
         assert dead.ended_at is not None
+
+    def test_an_instance_that_was_swept_long_ago_is_forgotten(
+        self, journal: Journal, leave_behind: Callable[[str], Lease], pass_time: Callable[[float], None]
+    ) -> None:
+        """A store that commands use every minute would know half a million of them after a year."""
+        own = journal.instance
+        leave_behind("run:x")
+        (first,) = [each.id for each in journal.instances() if each.id != own]
+        journal.swept(first)
+        pass_time(8 * 86_400)
+        leave_behind("run:y")
+        (second,) = [each.id for each in journal.instances() if each.id not in {own, first}]
+        journal.swept(second)
+        assert {each.id for each in journal.instances()} == {own, second}

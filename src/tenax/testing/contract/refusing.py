@@ -65,7 +65,9 @@ class _Impostor(Event, frozen=True):
 class RefuseContract(Engine):
     """Refusing."""
 
-    @pytest.mark.parametrize("event", [_Strange("x"), _Impostor("x"), Unknown("message.user", b"{}"), {}, None])
+    @pytest.mark.parametrize(
+        "event", [_Strange("x"), _Impostor("x"), Unknown("message.user", b"{}"), {}, None]
+    )
     def test_an_unknown_kind_is_refused(self, journal: Journal, event: Event) -> None:
         """An event that this version does not know is not appended, alone or after a known one."""
         name = begin(journal)
