@@ -373,9 +373,9 @@ def test_a_question_is_answered_with_a_number_or_in_other_words(home: Path, star
     shown = talk.until("Answer with a number or in your own words")
     assert "  Which colour has the door?\n  1  Red\n  2  Blue\n" in shown
     talk.send("2")
-    talk.until("the wall?")
+    talk.until("the wall? 1 Red 2 Blue Answer with a number")
     talk.send("n")
-    talk.until("the roof?")
+    talk.until("the roof? 1 Red 2 Blue Answer with a number")
     talk.send("/queue leave it")
     talk.until("Well.")
     texts = [text for kind, text in said_in(home) if kind == "tool"]
