@@ -657,7 +657,7 @@ async def test_a_deleted_conversation_leaves_nothing_running(folder: Path) -> No
     async with runtime(folder, calls("shell_start", command="sleep 300"), "on") as it:
         name = await it.new()
         await settled(it, name, (await it.submit(name, "go")).seq)
-        assert inside(folder / "work")
+        await until(lambda: inside(folder / "work"))
         await it.delete(name)
         assert inside(folder / "work") == []
         assert list((folder / "background").iterdir()) == []
