@@ -335,6 +335,7 @@ async def test_going_on_with_a_run_goes_on_with_its_sub_agents(config: Config) -
         name, seq = await begin(runtime)
         child = (await card(runtime, name, asks=False)).child
         await until(runtime, child, "model.requested")
+        await runtime.lanes.idle(name)  # it waits for the sub-agent
     cast = Cast([hand_on("plan"), "planned"], {"plan": ["wrote it"]})
     async with runtime_of(config, cast) as runtime:
         await runtime._look_after()
