@@ -293,6 +293,7 @@ async def test_a_sub_agent_that_is_deleted_is_a_result_too(config: Config) -> No
         name, seq = await begin(runtime)
         child = (await card(runtime, name, asks=False)).child
         await until(runtime, child, "model.requested")
+        await runtime.lanes.idle(name)  # it waits for the sub-agent
     async with runtime_of(config, cast, serves=False) as runtime:
         await runtime.delete(child)
         await settled(runtime, name, seq)
