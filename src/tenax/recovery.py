@@ -48,6 +48,7 @@ from tenax.journal.base import Dedup, Expect, Lease, Recorded, RunState
 from tenax.journal.place import ALL_SEQS
 from tenax.journal.plan import ID_CHARS_MAX
 from tenax.parts import Text, ToolCall, text_of
+from tenax.threads import started
 from tenax.views.transcript import Row, Transcript
 from tenax.views.turns import OpenRun, Turns
 
@@ -429,10 +430,8 @@ def _retry(journal: Journal, conversation: str, shown: Transcript) -> bool:
         if not pending or key in _looking:
             return False
         _looking.add(key)
-    thread = threading.Thread(target=look, name="tenax-recovery", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # there is no room for one more now; the next read looks
+    thread = started(look, "tenax-recovery")
+    if thread is None:  # the next read looks
         with _lock:
             _looking.discard(key)
         return False

@@ -559,10 +559,9 @@ class Runtime:
 
     async def live(self, conversation: str, hint: asyncio.Event) -> Live:
         """The conversation as it stands and moves, folded once for all who watch it here. Let go of it with `leave`."""
-        with contextlib.suppress(
-            StoreDamaged
-        ):  # whoever reads it is told; who watches others too is not held up
-            await self.transcript(conversation, limit=SHOWN_ROWS)  # looks for what came late
+        # This looks for what came late. Whoever reads it is told of damage; who watches others too is not held up.
+        with contextlib.suppress(StoreDamaged):
+            await self.transcript(conversation, limit=SHOWN_ROWS)
         return self._lives.enter(conversation, hint)
 
     def leave(self, live: Live, hint: asyncio.Event) -> None:

@@ -134,10 +134,7 @@ class Scheduler:
                     seconds = min(seconds, (due - self._journal.clock.now_us()) / 1e6)
                 if seconds <= 0:
                     seconds = 0.0 if await self.fire() else LOOK_SECONDS
-            except (
-                TenaxError,
-                OSError,
-            ) as error:  # the second: this process has as many files open as it may
+            except (TenaxError, OSError) as error:  # OSError: as many files are open here as may be
                 log.warning("%s Schedules wait.", error, extra={"action": "schedules_wait"})
                 seconds = LOOK_SECONDS
             with contextlib.suppress(TimeoutError):

@@ -8,7 +8,6 @@ import itertools
 import os
 import resource
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -363,10 +362,12 @@ async def test_what_a_look_holds_is_let_go_where_nobody_waits_for_it_any_more(
             looks.take(snapshot.About("local", name, None, 1, "1")).let_go()  # of a process that is gone
         found = getattr(looks, work)
 
+        gone = threading.Event()
+
         def late(*given: Any) -> Any:
             held = found(*given)
             loop.call_soon_threadsafe(looking.cancel)
-            time.sleep(0.2)
+            assert gone.wait(5)
             return held
 
         async def look() -> None:
@@ -375,6 +376,7 @@ async def test_what_a_look_holds_is_let_go_where_nobody_waits_for_it_any_more(
 
         monkeypatch.setattr(looks, work, late)
         looking = asyncio.create_task(look())
+        looking.add_done_callback(lambda _: gone.set())
         with pytest.raises(asyncio.CancelledError):
             await looking
         monkeypatch.undo()

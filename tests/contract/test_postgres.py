@@ -655,14 +655,15 @@ def test_search_and_appends_do_not_lock_each_other_out(
             goes_on.wait(20)
         return found
 
+    blocked = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
     with psycopg.connect(postgres_url) as append, ThreadPoolExecutor(2) as pool:
         lock = b"select 1 from heads where conversation = %s for update"
         append.execute(lock, (nums[0],))
         monkeypatch.setattr(postgres.PostgresTx, "run", slowly)
         indexing = pool.submit(index.apply, moves, lambda _: None)
-        one.wait(2.0)
+        wait_for(lambda: one.is_set() or ask(postgres_url, blocked))
         rest = pool.submit(append.execute, lock, (nums[1],))
-        time.sleep(0.2)
+        wait_for(lambda: rest.done() or (one.is_set() and ask(postgres_url, blocked)))
         goes_on.set()
         rest.result(20)
         append.commit()

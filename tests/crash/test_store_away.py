@@ -47,6 +47,7 @@ from tenax.sessions import SessionDB
 from tenax.testing import Fault, FaultVfs, FaultyJournal
 from tenax.testing.contract.base import begin
 from tenax.views.context import CUT_NOTE
+from tests.support import remembering
 from tests.support.children import Child, Teller, finish_all
 from tests.support.damage import break_events
 from tests.support.postgres import PostgresServer
@@ -615,16 +616,18 @@ async def test_a_conversation_that_cannot_be_read_holds_up_no_repair(config: Con
 
 
 async def test_a_moment_without_room_for_one_more_file_ends_no_upkeep(
-    config: Config, name: str, monkeypatch: pytest.MonkeyPatch
+    config: Config, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A process that runs for months may meet its limit once; what a dead process leaves later is still seen to."""
     monkeypatch.setattr("tenax.runtime._UPKEEP_SECONDS", 0.05)
     async with Runtime(config, models=[ScriptedModel([STREAM])], serves=True) as runtime:
-        await asyncio.sleep(0.3)
+        await runtime._held.prepare()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (4, hard))
         try:
-            await asyncio.sleep(0.5)
+            await remembering.until(
+                lambda: any(getattr(each, "action", "") == "upkeep_waits" for each in caplog.records)
+            )
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         spooled(config, name)
@@ -703,9 +706,15 @@ def test_a_question_says_once_that_the_store_is_away_and_once_that_it_is_back(tm
         full = (tmp_path / "tenax.db-wal").stat().st_size
         usual = resource.prlimit(asked.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(asked.pid, resource.RLIMIT_FSIZE, (full, usual[1]))
-        time.sleep(2.0)
+        assert asked.stderr is not None
+        told = b""
+        while b"does not answer" not in told:
+            line = asked.stderr.readline()
+            assert line, told
+            told += line
         resource.prlimit(asked.pid, resource.RLIMIT_FSIZE, usual)
-        rest, told = asked.communicate(timeout=SECONDS)
+        rest, more = asked.communicate(timeout=SECONDS)
+        told += more
     assert (asked.returncode, (said + rest).decode()) == (0, f"{WORDS}\n")
     assert b"Traceback" not in told
     ours = [line for line in told.decode().splitlines() if line.startswith("tenax: ")]

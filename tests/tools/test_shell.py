@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -434,14 +435,17 @@ async def test_nothing_is_told_of_a_process_that_was_not_begun(
     async with behind(folder) as made:
         leave, loop = made.background._leave, asyncio.get_running_loop()
 
+        gone = threading.Event()
+
         def late(*given: Any) -> Any:
             trace = leave(*given)
             loop.call_soon_threadsafe(started.cancel)
-            time.sleep(0.2)
+            assert gone.wait(5)
             return trace
 
         monkeypatch.setattr(made.background, "_leave", late)
         started = asyncio.create_task(made.start("sleep 60"))
+        started.add_done_callback(lambda _: gone.set())
         with pytest.raises(asyncio.CancelledError):
             await started
         await until(lambda: not any(made.traces.iterdir()))

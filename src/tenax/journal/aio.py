@@ -25,6 +25,7 @@ from tenax.journal.base import Recorded
 from tenax.journal.hub import call_in
 from tenax.journal.journal import TAIL_PAGE, Journal, Place
 from tenax.journal.plan import Append
+from tenax.threads import started
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -276,14 +277,11 @@ class Threads:
 
     def _begin(self) -> None:
         """One more thread. Where there is no room for it now, those that are there do the work."""
-        thread = threading.Thread(target=self._work, name=f"tenax-aio-{len(self._threads)}", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            if not self._threads:
-                raise StoreUnavailable("There is no room for one more thread on this machine.") from error
-        else:
+        thread = started(self._work, f"tenax-aio-{len(self._threads)}")
+        if thread is not None:
             self._threads.append(thread)
+        elif not self._threads:
+            raise StoreUnavailable("There is no room for one more thread on this machine.")
 
     def stop(self) -> None:
         """Let the threads end when they have nothing left to do."""

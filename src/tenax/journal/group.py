@@ -17,6 +17,7 @@ import msgspec
 from tenax.errors import StoreBusy, StoreMisused
 from tenax.journal import guard
 from tenax.journal.hub import call_in
+from tenax.threads import started
 
 if TYPE_CHECKING:
     import asyncio
@@ -158,14 +159,12 @@ class GroupCommit:
             self._wake_writer()
 
     def _wake_writer(self) -> None:
-        if self._writer is None:
-            writer = threading.Thread(target=self._write, name=f"{self._name}-writer", daemon=True)
-            try:
-                writer.start()
-            except RuntimeError:  # there is no room for one more thread now: who calls leads instead
-                self._lead(self._take(), until=None)
-                return
-            self._writer = writer
+        with self._lock:  # who deserts and who hands on may both want one
+            if self._writer is None:
+                self._writer = started(self._write, f"{self._name}-writer")
+        if self._writer is None:  # who calls leads instead
+            self._lead(self._take(), until=None)
+            return
         self._writer_leads = True
         self._call_writer.release()
 

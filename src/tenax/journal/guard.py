@@ -8,6 +8,7 @@ without any error. So an audit hook refuses it before it happens.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -16,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from tenax.errors import CannotOpen, StoreMisused
 
-__all__ = ["forks", "protect", "refuse_after_fork", "refuse_network_file_system"]
+__all__ = ["forks", "make_private", "protect", "refuse_after_fork", "refuse_network_file_system"]
 
 _NETWORK = frozenset(
     {
@@ -132,3 +133,9 @@ def refuse_network_file_system(folder: Path) -> None:
             f"{folder} lies on a network file system ({kind}), where a SQLite store would be damaged.",
             hint="put the store on a local disk, or use postgresql://",
         )
+
+
+def make_private(path: Path) -> None:
+    """A new file of SQLite's, for nobody else's eyes; its log and its index take their mode from it."""
+    with contextlib.suppress(OSError):  # a file system without modes
+        path.chmod(0o600)

@@ -10,7 +10,6 @@ The store may be away for as long as it likes; it is tried again, more and more 
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import logging
 import threading
@@ -24,6 +23,7 @@ from tenax.journal.query import fold
 from tenax.journal.search import NoSearch
 from tenax.journal.search_index import READER, ROLE_OF, Doc, Move, Position, SearchIndex, Unusable, words_in
 from tenax.journal.store import Trouble
+from tenax.threads import started
 
 if TYPE_CHECKING:
     from tenax.journal.base import Behind, Lease
@@ -88,13 +88,8 @@ class Indexer:
             return
         with self._lock:
             if self._thread is None and not self._stop.is_set():
-                thread = threading.Thread(target=self._run, name="tenax-search", daemon=True)
-                with contextlib.suppress(
-                    RuntimeError
-                ):  # there is no room for one more now; the next wake tries again
-                    thread.start()
-                    self._thread = thread
-            if self._thread is not None:
+                self._thread = started(self._run, "tenax-search")
+            if self._thread is not None:  # otherwise the next wake tries again
                 self._hint.set()
 
     def catch_up(self, seconds: float) -> bool:

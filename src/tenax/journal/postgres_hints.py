@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 
 from tenax.journal.postgres_link import shut
+from tenax.threads import started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -54,7 +55,7 @@ class Notifier:
         with self._lock:
             self._moved.update(nums)
             if self._thread is None:
-                self._thread = _started(self._work, "tenax-notify")
+                self._thread = started(self._work, "tenax-notify")  # or the next one tries again
         self._due.set()
 
     def close(self, seconds: float) -> None:
@@ -129,7 +130,7 @@ class Listener:
     def start(self) -> None:
         with self._lock:
             if self._thread is None and not self._closed.is_set():
-                self._thread = _started(self._work, "tenax-listen")
+                self._thread = started(self._work, "tenax-listen")
 
     def hold(self, take: Callable[[Connection], None], seconds: float) -> bool:
         """Have this lock taken now, and again after every loss of the connection. False if it could not be in time."""
@@ -184,16 +185,6 @@ class Listener:
                 # Nobody may have spoken for long; a connection that is dead without having said so shows itself.
                 connection.execute(b"select 1")
                 beat = time.monotonic()
-
-
-def _started(work: Callable[[], None], name: str) -> threading.Thread | None:
-    """A thread that does this; None where there is no room for one more now, and whoever asks next tries again."""
-    thread = threading.Thread(target=work, name=name, daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:
-        return None
-    return thread
 
 
 def _payload(nums: set[int]) -> str:

@@ -328,8 +328,7 @@ class _File:
 
     def _make(self, db: apsw.Connection) -> None:
         if not self.in_memory:
-            with contextlib.suppress(OSError):  # a file system without modes
-                self._path.chmod(0o600)
+            guard.make_private(self._path)
         db.pragma("auto_vacuum", "incremental")
         db.pragma("application_id", APPLICATION_ID)
         db.pragma("journal_mode", "wal")

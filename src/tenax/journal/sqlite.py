@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import functools
 import os
@@ -38,6 +39,7 @@ from tenax.journal import guard
 from tenax.journal.index import HeadState
 from tenax.journal.schema import SCHEMA_VERSION, migrations, statements
 from tenax.journal.store import NUMS_MAX, Store, Trouble, too_new
+from tenax.threads import started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -191,9 +193,7 @@ class SqliteStore(Store):
                 connection.execute(_SQL["set_schema"], {"schema": number})
 
     def _make_private(self) -> None:
-        """For nobody else's eyes; its log and its index take their mode from it."""
-        with contextlib.suppress(OSError):  # a file system without modes
-            self.path.chmod(0o600)
+        guard.make_private(self.path)
 
     @staticmethod
     def _half_made(connection: apsw.Connection) -> bool:
@@ -344,8 +344,8 @@ class SqliteStore(Store):
         except BlockingIOError:
             try:
                 waited = lock.wait(BUSY_SECONDS)
-            except (OSError, RuntimeError) as error:  # no more files, or no more threads
-                raise Trouble(StoreBusy(f"{self.path} cannot be waited for: {error}.")) from error
+            except OSError as error:
+                raise Trouble(StoreBusy(f"{self.path} cannot be waited for: {error.strerror}.")) from error
             if not waited:
                 kept = f"Another process has kept {self.path} locked for {BUSY_SECONDS:.0f} seconds."
                 raise Trouble(StoreBusy(kept)) from None
@@ -568,11 +568,8 @@ class SqliteStore(Store):
 
         with self._threads_lock:
             if name not in self._threads and not self._closed.is_set():
-                thread = threading.Thread(target=run, name=f"tenax-{name}", daemon=True)
-                with contextlib.suppress(
-                    RuntimeError
-                ):  # there is no room for one more now; whoever asks next tries again
-                    thread.start()
+                thread = started(run, f"tenax-{name}")
+                if thread is not None:  # otherwise whoever asks next tries again
                     self._threads[name] = thread
 
     def _checkpoint_soon(self) -> None:
@@ -794,7 +791,7 @@ class _QueueLock:
     def wait(self, seconds: float) -> bool:
         """Wait in the kernel's queue. That wait has no bound, so a thread does it, and is left behind if it hangs.
 
-        Raises OSError or RuntimeError where there is no room for one more file or thread.
+        Raises OSError where there is no room for one more file or thread.
         """
         descriptor = self._open()
         told = threading.Lock()
@@ -809,11 +806,9 @@ class _QueueLock:
                     os.close(descriptor)
             done.set()
 
-        try:
-            threading.Thread(target=wait, name="tenax-queue", daemon=True).start()
-        except RuntimeError:
+        if started(wait, "tenax-queue") is None:
             os.close(descriptor)
-            raise
+            raise OSError(errno.EAGAIN, "there is no room for one more thread")
         done.wait(seconds)
         with told:
             if not state["got"]:

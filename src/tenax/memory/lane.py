@@ -17,6 +17,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from tenax.threads import started
+
 __all__ = ["LONGEST_SECONDS", "Lane", "said"]
 
 log = logging.getLogger(__name__)
@@ -44,11 +46,8 @@ class Lane:
         with self._changed:
             if self._closed or (len(self._calls) >= self._size and not last):
                 return None
-            if not self._running:
-                try:
-                    threading.Thread(target=self._run, name=self._name, daemon=True).start()
-                except RuntimeError:  # the system gives no more threads
-                    return None
+            if not self._running and started(self._run, self._name) is None:
+                return None
             self._running, self._closed = True, last
             answer: Future[Any] = Future()
             self._calls.append((call, answer))

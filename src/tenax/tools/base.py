@@ -17,6 +17,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from tenax.errors import ToolFailed
+from tenax.threads import started
 
 __all__ = ["THREADS_MAX", "Call", "Effect", "Elsewhere", "Tool", "aside"]
 
@@ -119,12 +120,8 @@ async def aside(work: Callable[[threading.Event], T], undo: Callable[[T], object
         except BaseException as error:  # noqa: BLE001  (it is raised where it is awaited)
             future.set_exception(error)
 
-    try:
-        threading.Thread(target=call, name=_THREAD, daemon=True).start()
-    except RuntimeError as error:
-        raise ToolFailed(
-            "The system gives no more threads, so this was not begun.", hint="try again later"
-        ) from error
+    if started(call, _THREAD) is None:
+        raise ToolFailed("The system gives no more threads, so this was not begun.", hint="try again later")
     try:
         return await asyncio.wrap_future(future)
     except asyncio.CancelledError:
