@@ -254,6 +254,29 @@ def test_what_is_asked_next_is_in_sight_for_who_only_watches(chromium: Chromium,
         tab.answered("Done.")
 
 
+def test_what_is_as_tall_as_before_after_a_change_is_still_followed(serve: Serve, window: Window) -> None:
+    """Something gives way and as much comes, within one frame: the browser moved the page meanwhile, nobody else did."""
+    tab = window.enter(serve("line\n\n" * 80))
+    tab.say("Go on")
+    tab.answered("line " * 79 + "line")
+    assert tab.page.evaluate(GIVE_WAY) < 2
+    expect(tab.button("Jump to the end")).to_have_count(0)
+
+
+# Take the answer away and put it back, with a look at the page between; then say how far from the end one is.
+GIVE_WAY = """async () => {
+  const box = document.querySelector('.transcript');
+  const answer = [...box.querySelectorAll('[data-kind=assistant]')].pop();
+  const frame = () => new Promise(requestAnimationFrame);
+  for (let n = 0; n < 3; n++) await frame();
+  answer.style.display = 'none';
+  box.scrollTop;
+  answer.style.display = '';
+  for (let n = 0; n < 3; n++) await frame();
+  return box.scrollHeight - box.scrollTop - box.clientHeight;
+}"""
+
+
 def test_a_finger_that_goes_up_slowly_is_let_go_while_an_answer_grows(
     chromium: Chromium, serve: Serve
 ) -> None:

@@ -12,6 +12,9 @@ import { bytes } from "./words";
 const HIT_PAGES_MAX = 25;
 const HIT_PAGE = 200;
 const NEAR_PX = 60;
+/** So long may the page take to move after a wheel, a finger or a key. */
+const HAND_MS = 1000;
+const UPWARDS = new Set(["ArrowUp", "PageUp", "Home", " "]);
 
 /** What is announced to who listens instead of looks: answers, when they are complete. */
 const spoken = signal("");
@@ -60,7 +63,7 @@ async function loadAbove(box: HTMLElement, view: View, limit?: number): Promise<
   return came;
 }
 
-async function showHit(box: HTMLElement, view: View, hit: { seq: number; role: string }): Promise<string | null> {
+async function showHit(box: HTMLElement, view: View, hit: { seq: number; role: string }, letGo: () => void): Promise<string | null> {
   for (let page = 0; page < HIT_PAGES_MAX; page++) {
     const oldest = view.rows.oldest;
     const reached = !view.rows.more || (oldest !== undefined && oldest.key[0] <= hit.seq);
@@ -71,6 +74,7 @@ async function showHit(box: HTMLElement, view: View, hit: { seq: number; role: s
   if (id === null) return null;
   await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
   const element = box.querySelector(`[data-row="${CSS.escape(id)}"]`);
+  letGo();
   element?.scrollIntoView({ block: "center" });
   // Rows around it take their true heights only now.
   requestAnimationFrame(() => element?.scrollIntoView({ block: "center" }));
@@ -84,6 +88,8 @@ export function Transcript({ view }: { view: View }) {
   const inner = useRef<HTMLDivElement>(null);
   const follows = useRef(true);
   const seen = useRef(sizesOf(null));
+  const changes = useRef(0); // that may still move what is shown
+  const touched = useRef(-HAND_MS);
   const hit = route.value.hit;
 
   useLayoutEffect(() => {
@@ -99,14 +105,30 @@ export function Transcript({ view }: { view: View }) {
     const observer = new ResizeObserver(settle);
     observer.observe(content);
     observer.observe(scroller);
-    return () => observer.disconnect();
+    // A change moves what is shown until the frame after the next; the scroll event of that comes late.
+    const changed = new MutationObserver(() => {
+      changes.current += 1;
+      requestAnimationFrame(() => requestAnimationFrame(() => (changes.current -= 1)));
+    });
+    changed.observe(scroller, { childList: true, characterData: true, attributes: true, subtree: true });
+    const touch = () => (touched.current = performance.now());
+    const press = (event: KeyboardEvent) => UPWARDS.has(event.key) && touch();
+    for (const kind of ["wheel", "touchmove", "pointerdown"]) scroller.addEventListener(kind, touch, { passive: true });
+    addEventListener("keydown", press);
+    return () => {
+      observer.disconnect();
+      changed.disconnect();
+      for (const kind of ["wheel", "touchmove", "pointerdown"]) scroller.removeEventListener(kind, touch);
+      removeEventListener("keydown", press);
+    };
   }, [view]);
 
   useEffect(() => {
     hitRow.value = null;
     if (hit === null || !view.ready.value || box.current === null) return;
-    follows.current = false;
-    void showHit(box.current, view, hit).then((id) => {
+    const letGo = () => void (follows.current = false);
+    letGo(); // and again when it is there: what comes in above moves the page too
+    void showHit(box.current, view, hit, letGo).then((id) => {
       if (id === null) toast("That message is too far up to show here. Scroll up to load more.");
       hitRow.value = id;
     });
@@ -126,11 +148,14 @@ export function Transcript({ view }: { view: View }) {
     if (scroller === null) return;
     const near = isNearEnd(scroller);
     const [before, now] = [seen.current, sizesOf(scroller)];
-    seen.current = now;
     // Upwards in what is as it was goes only the person, and be it a finger's first pixel: that is the wish to stay.
-    // What shrinks and grows moves too, and that is none.
+    // What shrinks and grows moves too, and that is none, even if it is as tall as before in the end.
+    const same = now.height === before.height && now.room === before.room;
+    const person = changes.current === 0 || performance.now() - touched.current < HAND_MS;
     if (now.top >= before.top) follows.current ||= near;
-    else if (now.height === before.height && now.room === before.room) follows.current = false;
+    else if (same && person) follows.current = false;
+    else if (follows.current) scroller.scrollTop = scroller.scrollHeight;
+    seen.current = sizesOf(scroller);
     atEnd.value = follows.current || near;
     if (scroller.scrollTop < 600 && view.more.value && view.ready.value) void loadAbove(scroller, view);
   };
