@@ -3,13 +3,41 @@
     async with tenax.Runtime(tenax.load(os.environ)) as runtime: ...     the agent
     journal = tenax.open("sqlite:///tenax.db")                           the journal; or postgresql://...
 
-The names here are the public ones; everything else is reached through them.
+The names here are the public ones; everything else is reached through them. Each is imported
+when it is first used: the command has to answer to Ctrl-C before all of it is there.
 """
 
-from tenax.config import load
-from tenax.journal import Journal, open  # noqa: A004  (the verb of this library is `tenax.open`)
-from tenax.journal.aio import AsyncJournal
-from tenax.runtime import Runtime
-from tenax.sessions import AsyncSessionDB, SessionDB
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tenax.config import load
+    from tenax.journal import Journal, open  # noqa: A004  (the verb of this library is `tenax.open`)
+    from tenax.journal.aio import AsyncJournal
+    from tenax.runtime import Runtime
+    from tenax.sessions import AsyncSessionDB, SessionDB
+else:
+    _PLACES = {
+        "AsyncJournal": "tenax.journal.aio",
+        "AsyncSessionDB": "tenax.sessions",
+        "Journal": "tenax.journal",
+        "Runtime": "tenax.runtime",
+        "SessionDB": "tenax.sessions",
+        "load": "tenax.config",
+        "open": "tenax.journal",
+    }
+
+    def __getattr__(name: str) -> object:
+        import importlib  # noqa: PLC0415
+
+        if name in _PLACES:
+            found = globals()[name] = getattr(importlib.import_module(_PLACES[name]), name)
+            return found
+        try:
+            return importlib.import_module(f"{__name__}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"{__name__}.{name}":
+                raise
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+
 
 __all__ = ["AsyncJournal", "AsyncSessionDB", "Journal", "Runtime", "SessionDB", "load", "open"]

@@ -1,6 +1,20 @@
-"""`python -m tenax` is `tenax`."""
+"""The `tenax` command, and `python -m tenax`."""
 
-from tenax.cli import main
+import signal
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Ctrl-C ends it without a word until everything is loaded: nothing is begun yet, so there is nothing to say."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # whoever starts it may also have it ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from tenax.cli import main as command  # noqa: PLC0415  (this is what takes time)
+
+    signal.signal(signal.SIGINT, before)
+    command()
+
 
 if __name__ == "__main__":
     main()

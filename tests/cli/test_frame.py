@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import click
 import msgspec
 import pytest
 
+import tenax as package
 from tenax.cli import main
 from tenax.cli.frame import Commands, pass_config, run
 from tenax.config import Config
@@ -215,3 +217,41 @@ def test_what_a_terminal_would_obey_stands_in_no_sentence(capsys: pytest.Capture
     said = capsys.readouterr().err
     assert "\x1b" not in said
     assert "]0;evil" in said
+
+
+def test_ctrl_c_while_it_is_being_loaded_says_nothing() -> None:
+    """Python needs a moment for all that is imported; nothing is begun in it."""
+    impatient = """
+import os, signal, sys
+class Impatient:
+    def find_spec(self, name, *rest):
+        if name == "tenax.runtime":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Impatient())
+from tenax.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", impatient, "--version"], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+def test_what_was_told_to_ignore_ctrl_c_ignores_it() -> None:
+    """As `nohup` and a background job of a script have it."""
+    deaf = """
+import os, signal
+from tenax.__main__ import main
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+try:
+    main()
+finally:
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+"""
+    subprocess.run([sys.executable, "-c", deaf, "--version"], capture_output=True, check=True)
+
+
+def test_the_public_names_are_there_and_others_are_not() -> None:
+    for name in package.__all__:
+        assert getattr(package, name).__name__ == name
+    assert getattr(package, "recovery").repair  # noqa: B009  (a part that nobody imported by name)
+    with pytest.raises(AttributeError, match="no attribute 'opne'"):
+        getattr(package, "opne")  # noqa: B009
