@@ -178,6 +178,8 @@ class Runtime:
         self._asking: asyncio.Task[None] | None = None
         self._rests: dict[str, int] = {}
         """Where nobody was at work when this process looked last, and up to which seq."""
+        self._cut: set[str | None] = set()
+        """Runs that were interrupted when it looked last."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -238,6 +240,7 @@ class Runtime:
                 await self._unless_away(self.journal.collect_blobs)
             await asyncio.sleep(_UPKEEP_SECONDS)
             await self._unless_away(self._look_after)
+            await self._unless_away(self._go_on_all)
             await self._unless_away(self._readers.settle)
 
     async def _unless_away(self, work: Callable[[], Awaitable[object]]) -> None:
@@ -247,10 +250,15 @@ class Runtime:
             log.warning("%s It is tried later.", error, extra={"action": "upkeep_waits"})
 
     async def _go_on_all(self) -> None:
-        """Wake the lanes of runs that were interrupted lately. Whether such a run goes on is the lane's to say."""
+        """Wake the lanes of runs that were interrupted lately. Whether such a run goes on is the lane's to say.
+
+        Another process may have ended one: its own, in good order, or that of a process that it found dead.
+        """
         since = self.journal.clock.now_us() - int(RESUME_SECONDS * 1e6)
-        for each in await self.journal.interrupted(since):
-            self.lanes.wake(each.conversation, patient=False)
+        cut = {each.run: each.conversation for each in await self.journal.interrupted(since)}
+        for run in cut.keys() - self._cut:
+            self.lanes.wake(cut[run], patient=False)
+        self._cut = set(cut)
 
     async def close(self) -> None:
         """End the runs of this process so that the next start goes on with them, and let go of the store.

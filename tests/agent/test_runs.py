@@ -247,6 +247,28 @@ async def test_a_dead_run_that_somebody_opens_first_goes_on_all_the_same(config:
         assert await outcomes(runtime, name) == ["interrupted", "completed"]
 
 
+async def test_a_dead_run_that_another_process_ends_first_goes_on_all_the_same(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`tenax show`, say, asked a moment before who serves looked."""
+    monkeypatch.setattr("tenax.runtime._UPKEEP_SECONDS", 0.05)
+
+    def ended(journal: tenax.Journal) -> str:
+        name = begin(journal)
+        started = RunStarted([2], place=Policy(config.tools_folder).place)
+        cut = [MessageUser([Text("go")], ask=True), started, RunFinished("interrupted", "gone")]
+        journal.append(name, cut, run="r_" + name[2:])
+        return name
+
+    with tenax.open(config.store_url, user=LOCAL_USER) as journal:
+        name = ended(journal)
+    async with hands(config, ["went on", "the whole answer"]) as runtime:
+        await until(runtime, name, "run.finished", 2)  # the look of the start is over
+        name = ended(runtime._sync)
+        await until(runtime, name, "run.finished", 2)
+        assert await outcomes(runtime, name) == ["interrupted", "completed"]
+
+
 # -- stop -------------------------------------------------------------------------------------------------------
 
 
