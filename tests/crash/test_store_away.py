@@ -655,7 +655,7 @@ async def test_a_disk_that_hangs_keeps_nobody_from_ending(
         took = time.monotonic() - began
         goes_on.set()
         await holding
-        assert took < CLOSE_SECONDS
+        assert took < 5 * CLOSE_SECONDS
 
 
 async def test_a_spool_of_another_store_is_left_alone(config: Config, name: str, tmp_path: Path) -> None:

@@ -347,7 +347,7 @@ async def test_closing_takes_no_time_and_leaves_no_process(tmp_path: Path) -> No
     assert all(map(alive, pids))
     began = time.monotonic()
     await servers.close()
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 10
     await eventually(lambda: not any(map(alive, pids)))
 
 

@@ -164,12 +164,11 @@ async def test_a_flood_leaves_the_loop_to_others(folder: Path) -> None:
     """While a command writes without end, everything else goes on, and most of the processor is theirs."""
     used, begun = time.process_time(), time.monotonic()
     task = asyncio.create_task(run(folder, "yes", seconds=1))
-    longest, last = 0.0, time.monotonic()
+    turns = 0
     while not task.done():
         await asyncio.sleep(0.01)
-        now = time.monotonic()
-        longest, last = max(longest, now - last), now
-    assert longest < 1.0
+        turns += 1
+    assert turns > 10
     assert time.process_time() - used < 0.6 * (time.monotonic() - begun)
 
 
