@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -40,7 +41,7 @@ from tenax.journal.check import verify
 from tenax.journal.facts import Facts
 from tenax.journal.postgres import PostgresStore, translate
 from tenax.journal.postgres_hints import MANY, NOTICES_AT_ONCE, NOTICES_PER_SECOND_MAX
-from tenax.journal.postgres_link import SETTINGS, Connection
+from tenax.journal.postgres_link import SETTINGS, Connection, Link
 from tenax.journal.schema import SCHEMA_VERSION
 from tenax.journal.search_index import Move, Position
 from tenax.journal.search_postgres import PostgresSearch
@@ -1002,3 +1003,23 @@ def test_an_erasure_waits_for_who_learns_from_its_message(
             wait_for(lambda: ask(postgres_url, waits))
         erasing.result(30)
     assert facts.standing() == []
+
+
+def test_a_connection_that_is_lost_in_the_midst_of_a_group_says_nothing_on_stderr(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is raised, and that is all: what is left of psycopg's wait ends without a word."""
+    ignored: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    connection = Link(postgres_url).connect()
+
+    def lose() -> None:
+        with connection.pipeline():
+            connection.execute(b"select 1")
+            os.close(connection.pgconn.socket)  # as libpq does when it finds out first
+
+    with pytest.raises(psycopg.OperationalError):
+        lose()
+    connection.close()
+    gc.collect()
+    assert ignored == []

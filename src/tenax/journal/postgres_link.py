@@ -95,6 +95,12 @@ class Connection(psycopg.Connection[Row]):
         except StopIteration as done:
             answer: RV = done.value
             return answer
+        except GeneratorExit:
+            # The wait has failed. What psycopg began would try once more to speak with the server, and say on stderr
+            # that it cannot.
+            with contextlib.suppress(psycopg.Error, RuntimeError):
+                gen.close()
+            raise
 
 
 _ADAPTERS = _adapters()
