@@ -10,13 +10,18 @@ import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
 import httpx
 import pytest
 
+from tenax.cli.serve import links_of
+from tenax.config import Config, load
+from tenax.errors import ConfigError
 from tenax.models import Reply
+from tenax.web.house import House
 from tests.support.served import SECONDS, Served, environment, free_port, is_done
 from tests.support.turns import set_up
 from tests.web.conftest import SLOW
@@ -280,3 +285,39 @@ def test_the_server_goes_when_its_parent_is_killed(tmp_path: Path) -> None:
 
             assert select.select([descriptor], [], [], 25)[0], "it is still there"
             os.close(descriptor)
+
+
+async def test_settings_that_cannot_be_read_for_a_moment_are_looked_at_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By whoever comes next, although the file is as it was; it is said once. What changes while it is read counts too."""
+    set_up(tmp_path, [Reply("Yes.")])
+    env = {"TENAX_HOME": str(tmp_path)}
+    config = load(env)
+    answers: list[Callable[[], Config]] = []
+
+    def answer() -> Config:
+        return answers.pop(0)()
+
+    house = House(config, links_of(config), answer)
+
+    def away() -> Config:
+        raise ConfigError("The settings cannot be read.")
+
+    def changing() -> Config:
+        found = load(env)
+        config.file.write_text(config.file.read_text() + "\n# more\n")
+        return found
+
+    try:
+        await house.look_at_settings()
+        config.file.write_text(config.file.read_text() + "\n# touched\n")
+        answers = [away, away, changing, lambda: load(env)]
+        for _ in range(5):
+            await house.look_at_settings()
+        assert answers == []
+    finally:
+        await house.close()
+    assert [each.message for each in caplog.records if "stay as they were" in each.message] == [
+        "The settings stay as they were: The settings cannot be read."
+    ]

@@ -40,6 +40,8 @@ class House:
         self.journal: Journal = open_store(config)
         self._reload = reload
         self._seen = stamp(config.file)
+        self._refused = ""
+        """Why the settings stay as they were."""
         self._runtimes: dict[str, asyncio.Task[Runtime]] = {}
 
     async def start(self) -> None:
@@ -62,22 +64,27 @@ class House:
         return runtime
 
     async def look_at_settings(self) -> None:
-        """`tenax setup` or an editor may have changed the file: then everybody is answered with it from now on."""
-        if self._seen != (seen := stamp(self.config.file)):
-            self._seen = seen
-            try:
-                await self.reload()
-            except ConfigError as error:
+        """`tenax setup` or an editor may have changed the file: then everybody is answered with it from now on.
+
+        One that cannot be read is looked at again by whoever comes next: it may only be for a moment.
+        """
+        if self._seen == stamp(self.config.file):
+            return
+        try:
+            await self.reload()
+        except ConfigError as error:
+            if self._refused != str(error):
+                self._refused = str(error)
                 log.warning("The settings stay as they were: %s", error, extra={"action": "settings"})
 
     async def reload(self) -> None:
         """The configuration was changed."""
+        seen = stamp(self.config.file)  # before it is read: what changes meanwhile is not missed
         self.config = self._reload()
-        self._seen = stamp(self.config.file)
+        self._seen, self._refused = seen, ""
         for task in self._runtimes.values():
-            await (await asyncio.shield(task)).configure(
-                self.config
-            )  # a request that is cancelled cancels nobody
+            runtime = await asyncio.shield(task)  # a request that is cancelled cancels nobody
+            await runtime.configure(self.config)
 
     async def change(self, how: Callable[..., object], *given: object, **more: object) -> None:
         """Change the settings in this way, and answer with them from now on."""
