@@ -39,5 +39,8 @@ else:
                 raise
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
 
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
 
 __all__ = ["AsyncJournal", "AsyncSessionDB", "Journal", "Runtime", "SessionDB", "load", "open"]

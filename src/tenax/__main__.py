@@ -7,12 +7,15 @@ __all__ = ["main"]
 
 def main() -> None:
     """Ctrl-C ends it without a word until everything is loaded: nothing is begun yet, so there is nothing to say."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # whoever starts it may also have it ignored
+    usual = (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )  # whoever starts it may have it ignored
+    if usual:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from tenax.cli import main as command  # noqa: PLC0415  (this is what takes time)
 
-    signal.signal(signal.SIGINT, before)
+    if usual:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     command()
 
 

@@ -50,6 +50,7 @@ from tenax.events import (
     ConversationTitled,
     MessageUser,
     ModelRequested,
+    RunFinished,
     ToolFinished,
     ToolLate,
 )
@@ -178,8 +179,8 @@ class Runtime:
         self._asking: asyncio.Task[None] | None = None
         self._rests: dict[str, int] = {}
         """Where nobody was at work when this process looked last, and up to which seq."""
-        self._cut: set[str | None] = set()
-        """Runs that were interrupted when it looked last."""
+        self._cut: set[str] | None = None
+        """Runs that were interrupted when it looked last; None before the first look."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -252,13 +253,28 @@ class Runtime:
     async def _go_on_all(self) -> None:
         """Wake the lanes of runs that were interrupted lately. Whether such a run goes on is the lane's to say.
 
-        Another process may have ended one: its own, in good order, or that of a process that it found dead.
+        At the start all of them; later only one whose owner died, and which another process ended when it found that:
+        what is left in good order elsewhere goes on there, or at the next start.
         """
         since = self.journal.clock.now_us() - int(RESUME_SECONDS * 1e6)
-        cut = {each.run: each.conversation for each in await self.journal.interrupted(since)}
-        for run in cut.keys() - self._cut:
-            self.lanes.wake(cut[run], patient=False)
-        self._cut = set(cut)
+        seen: set[str] = set()
+        for each in await self.journal.interrupted(since):
+            name, run = each.conversation, each.run or ""
+            if self._cut is None or run not in self._cut:
+                if (
+                    await self._answerers.why_silent(name)
+                    or await self.journal.holder(f"run:{name}") is not None
+                ):
+                    continue  # who ended it is about to give the conversation back: the next look finds it
+                if self._cut is None or not await self._was_planned(name, run):
+                    self.lanes.wake(name, patient=False)
+            seen.add(run)
+        self._cut = seen
+
+    async def _was_planned(self, conversation: str, run: str) -> bool:
+        state = await self.journal.run(conversation, run)
+        end = await self.journal.fact(conversation, state.finished) if state and state.finished else None
+        return end is not None and isinstance(end.event, RunFinished) and end.event.planned
 
     async def close(self) -> None:
         """End the runs of this process so that the next start goes on with them, and let go of the store.

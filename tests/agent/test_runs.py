@@ -48,6 +48,7 @@ from tenax.testing.contract.base import begin
 from tenax.views.context import CUT_NOTE
 from tests.models.talk import APIS, settings
 from tests.support.runs import (
+    SECONDS,
     Hands,
     Note,
     brief,
@@ -172,16 +173,32 @@ async def test_an_interrupting_message_stops_the_run_and_is_answered(config: Con
         assert CUT_NOTE.strip().encode() in model.bodies[-1]
 
 
+class Patient(ScriptedModel):
+    """A model that says a reply that begins so when the test says so."""
+
+    def __init__(self, script: list[Reply | str], word: str) -> None:
+        super().__init__(script)
+        self.go = asyncio.Event()
+        self._word = word
+
+    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
+        async for piece in super().stream(body, silence=silence):
+            if isinstance(piece, Words) and piece.text.startswith(self._word):
+                await self.go.wait()
+            yield piece
+
+
 async def test_taking_over_from_oneself_ends_the_run_and_answers_at_once(config: Config) -> None:
     """The same process has the conversation: its run is interrupted, and `submit` does not wait for the answer."""
-    async with hands(
-        config, [Reply(words="on and on", hang=True), Reply(words="here", pause=0.2)]
-    ) as runtime:
+    model = Patient([Reply(words="on and on", hang=True), "here"], "here")
+    async with hands(config, model) as runtime:
         name = await runtime.new()
         await runtime.submit(name, "go")
         await until(runtime, name, "reply.delta")
-        seq = (await runtime.submit(name, "mine now", how="take over")).seq
+        async with asyncio.timeout(SECONDS):
+            seq = (await runtime.submit(name, "mine now", how="take over")).seq
         assert "message.assistant" not in {each.kind for each in await events_of(runtime, name)}
+        model.go.set()
         await settled(runtime, name, seq)
         assert await outcomes(runtime, name) == ["interrupted", "completed"]
         assert prose(await runtime.transcript(name))[-1] == "here"
@@ -250,23 +267,36 @@ async def test_a_dead_run_that_somebody_opens_first_goes_on_all_the_same(config:
 async def test_a_dead_run_that_another_process_ends_first_goes_on_all_the_same(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`tenax show`, say, asked a moment before who serves looked."""
+    """`tenax show`, say, asked a moment before who serves looked. What was left in good order is left."""
     monkeypatch.setattr("tenax.runtime._UPKEEP_SECONDS", 0.05)
 
-    def ended(journal: tenax.Journal) -> str:
+    def ended(journal: tenax.Journal, *, planned: bool = False) -> tuple[str, Lease]:
         name = begin(journal)
+        lease = journal.claim(f"run:{name}", "me", 60)
+        assert lease is not None
         started = RunStarted([2], place=Policy(config.tools_folder).place)
-        cut = [MessageUser([Text("go")], ask=True), started, RunFinished("interrupted", "gone")]
-        journal.append(name, cut, run="r_" + name[2:])
-        return name
+        cut = [MessageUser([Text("go")], ask=True), started, RunFinished("interrupted", "gone", planned)]
+        journal.append(name, cut, run="r_" + name[2:], lease=lease)
+        return name, lease
 
     with tenax.open(config.store_url, user=LOCAL_USER) as journal:
-        name = ended(journal)
-    async with hands(config, ["went on", "the whole answer"]) as runtime:
-        await until(runtime, name, "run.finished", 2)  # the look of the start is over
-        name = ended(runtime._sync)
-        await until(runtime, name, "run.finished", 2)
-        assert await outcomes(runtime, name) == ["interrupted", "completed"]
+        first, lease = ended(journal, planned=True)
+        journal.release(lease)
+        async with hands(config, ["went on"] * 3) as runtime:
+            await until(runtime, first, "run.finished", 2)  # the look of the start is over
+            left, lease = ended(journal, planned=True)
+            journal.release(lease)
+            slow, kept = ended(journal)
+            quick, lease = ended(journal)
+            journal.release(lease)
+            await until(
+                runtime, quick, "run.finished", 2
+            )  # a look has found the other one too, in its owner's hands
+            journal.release(kept)
+            await until(runtime, slow, "run.finished", 2)
+            for name in (first, quick, slow):
+                assert await outcomes(runtime, name) == ["interrupted", "completed"]
+            assert await outcomes(runtime, left) == ["interrupted"]
 
 
 # -- stop -------------------------------------------------------------------------------------------------------
@@ -737,7 +767,7 @@ async def test_a_surprise_inside_ends_the_run_with_a_sentence_and_keeps_the_text
         await proved(runtime)
 
 
-LONG = "word " * (BODY_BYTES_MAX // 5 + 1)
+LONG = f"{'word' * 256} " * (BODY_BYTES_MAX // 1025 + 1)  # in long words: each is a piece of the stream
 ENDLESS = {
     "words": Reply(words=LONG),
     "thoughts": Reply(words="Hm.", thoughts=LONG),
@@ -807,7 +837,7 @@ async def test_what_the_model_saw_is_byte_for_byte_what_was_sent(
             Reply(words="let me see", calls=[Call("look", {"text": "a"}), Call("note", {"text": "b"})]),
             Reply(thoughts="hm", calls=[Call("note", {"text": "fail"})], trouble=Trouble("server", times=1)),
             Reply(words="half ", pause=0.01, trouble=Trouble("dropped", times=1)),
-            Reply(words="on and on " * 20, pause=0.02),
+            Reply(words="on and on " * 200, pause=0.02, hang=True),  # until it is stopped
             Reply(words="fourth"),
             Reply(words="fifth"),
         ],
@@ -827,8 +857,8 @@ async def test_what_the_model_saw_is_byte_for_byte_what_was_sent(
             name = await runtime.new()
             steps.append(lambda: runtime.submit(name, "be quick", how="steer"))
             await settled(runtime, name, (await runtime.submit(name, "go")).seq)
-            await runtime.submit(name, "again")
             after = (await runtime.journal.head(name)).head
+            await runtime.submit(name, "again")
             await until(runtime, name, "reply.delta", 3, after=after)
             await runtime.stop(name)
             seq = (await runtime.submit(name, "and now")).seq

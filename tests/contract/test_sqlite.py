@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import apsw
@@ -14,7 +18,7 @@ import pytest
 import tenax
 from tenax.clock import Clock
 from tenax.errors import StoreBusy, StoreUnavailable
-from tenax.journal import Journal, sqlite
+from tenax.journal import Journal, group, sqlite
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Lease
 from tenax.journal.hub import ANY
@@ -148,6 +152,7 @@ def test_a_process_that_was_refused_at_first_is_known_afterwards(
             fcntl.flock(lock, fcntl.LOCK_EX)
             with pytest.raises(StoreBusy):
                 journal.claim("run:c_talk", "me", 30)
+        monkeypatch.undo()  # whoever waited in vain may have the lock for a moment
         assert journal.claim("run:c_talk", "me", 30) is not None
         assert [each.id for each in journal.instances()] == [journal.instance]
 
@@ -226,6 +231,52 @@ def test_who_cannot_wait_for_its_turn_tries_again(
         name = begin(journal)
         lock = (tmp_path / "tenax.db-lock").open()
         fcntl.flock(lock, fcntl.LOCK_EX)
-        threading.Timer(0.3, lock.close).start()
+
+        def let_go() -> None:
+            while not refused:
+                time.sleep(0.01)
+            lock.close()
+
+        threading.Thread(target=let_go, daemon=True).start()
         journal.append(name, [say("stored")])
         assert (refused, said(journal, name)) == (["tenax-queue"], ["stored"])
+
+
+def test_ctrl_c_while_another_process_is_waited_for_leaves_nothing_locked(tmp_path: Path) -> None:
+    """The thread that waits in the queue gives it back when its turn comes, because nobody wants it any more."""
+    lock = sqlite._QueueLock(tmp_path / "lock")
+    with (tmp_path / "lock").open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            lock.wait(SOON)
+    assert lock.wait(SOON)
+
+
+def test_ctrl_c_while_the_writer_is_being_started_does_not_hang_the_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread runs, and nobody knows it; a second one is made, and both end."""
+    threads: list[threading.Thread] = []
+
+    def interrupted(work: Callable[[], object], name: str) -> threading.Thread | None:
+        threads.append(threading.Thread(target=work, name=name, daemon=True))
+        threads[-1].start()
+        if len(threads) == 1:
+            raise KeyboardInterrupt
+        return threads[-1]
+
+    def commit(waiters: list[group.Waiter]) -> None:
+        for each in waiters:
+            each.settle([])
+
+    monkeypatch.setattr(group, "started", interrupted)
+    queue = group.GroupCommit(commit, "test")
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt) if not threads else nullcontext():
+            queue._wake_writer()
+    closing = threading.Thread(target=queue.close, daemon=True)
+    closing.start()
+    for each in (closing, *threads):
+        each.join(SOON)
+        assert not each.is_alive()

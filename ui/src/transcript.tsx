@@ -12,9 +12,6 @@ import { bytes } from "./words";
 const HIT_PAGES_MAX = 25;
 const HIT_PAGE = 200;
 const NEAR_PX = 60;
-/** So long may the page take to move after a wheel, a finger or a key. */
-const HAND_MS = 1000;
-const UPWARDS = new Set(["ArrowUp", "PageUp", "Home", " "]);
 
 /** What is announced to who listens instead of looks: answers, when they are complete. */
 const spoken = signal("");
@@ -88,8 +85,6 @@ export function Transcript({ view }: { view: View }) {
   const inner = useRef<HTMLDivElement>(null);
   const follows = useRef(true);
   const seen = useRef(sizesOf(null));
-  const changes = useRef(0); // that may still move what is shown
-  const touched = useRef(-HAND_MS);
   const hit = route.value.hit;
 
   useLayoutEffect(() => {
@@ -105,21 +100,12 @@ export function Transcript({ view }: { view: View }) {
     const observer = new ResizeObserver(settle);
     observer.observe(content);
     observer.observe(scroller);
-    // A change moves what is shown until the frame after the next; the scroll event of that comes late.
-    const changed = new MutationObserver(() => {
-      changes.current += 1;
-      requestAnimationFrame(() => requestAnimationFrame(() => (changes.current -= 1)));
-    });
+    // What gives way and comes back within a frame moves the page too: it is put right before the scroll event tells of it.
+    const changed = new MutationObserver(settle);
     changed.observe(scroller, { childList: true, characterData: true, attributes: true, subtree: true });
-    const touch = () => (touched.current = performance.now());
-    const press = (event: KeyboardEvent) => UPWARDS.has(event.key) && touch();
-    for (const kind of ["wheel", "touchmove", "pointerdown"]) scroller.addEventListener(kind, touch, { passive: true });
-    addEventListener("keydown", press);
     return () => {
       observer.disconnect();
       changed.disconnect();
-      for (const kind of ["wheel", "touchmove", "pointerdown"]) scroller.removeEventListener(kind, touch);
-      removeEventListener("keydown", press);
     };
   }, [view]);
 
@@ -151,9 +137,8 @@ export function Transcript({ view }: { view: View }) {
     // Upwards in what is as it was goes only the person, and be it a finger's first pixel: that is the wish to stay.
     // What shrinks and grows moves too, and that is none, even if it is as tall as before in the end.
     const same = now.height === before.height && now.room === before.room;
-    const person = changes.current === 0 || performance.now() - touched.current < HAND_MS;
     if (now.top >= before.top) follows.current ||= near;
-    else if (same && person) follows.current = false;
+    else if (same) follows.current = false;
     else if (follows.current) scroller.scrollTop = scroller.scrollHeight;
     seen.current = sizesOf(scroller);
     atEnd.value = follows.current || near;

@@ -175,6 +175,7 @@ class GroupCommit:
                 self._writer_leads = False
                 self._lead(self._take(), until=None)
             if self._stopped:
+                self._call_writer.release()  # for one that Ctrl-C left without a name
                 return
 
     def _lead(self, group: list[Waiter], until: Waiter | None) -> None:

@@ -314,7 +314,8 @@ class Journal:
         """Conversations whose last run was interrupted, of those that moved since then (microseconds)."""
         _page(limit)
         where = {"since": since, "owner": self.user, "limit": limit}
-        return [Unfinished(*row) for row in self._store.query("interrupted", **where)]
+        name = "interrupted" if self.user is not None else "interrupted_of_all"
+        return [Unfinished(*row) for row in self._store.query(name, **where)]
 
     def unfinished(self, limit: int = 1000) -> list[Unfinished]:
         """Conversations with an open run, and then those with inputs that wait for one."""

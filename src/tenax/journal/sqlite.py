@@ -809,7 +809,14 @@ class _QueueLock:
         if started(wait, "tenax-queue") is None:
             os.close(descriptor)
             raise OSError(errno.EAGAIN, "there is no room for one more thread")
-        done.wait(seconds)
+        try:
+            done.wait(seconds)
+        except BaseException:  # Ctrl-C: who waits gives it back
+            with told:
+                state["left"] = True
+                if state["got"]:
+                    os.close(descriptor)
+            raise
         with told:
             if not state["got"]:
                 state["left"] = True

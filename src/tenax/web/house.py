@@ -17,6 +17,7 @@ from tenax.config import Config
 from tenax.errors import ConfigError, Refused
 from tenax.journal import LOCAL_USER, Journal
 from tenax.journal.schedules import Schedules
+from tenax.runner import RESUME_SECONDS
 from tenax.runtime import Runtime, open_store
 from tenax.settings import stamp
 from tenax.web.links import Links
@@ -46,7 +47,10 @@ class House:
 
     async def start(self) -> None:
         """Look after what was left open, whoever's it is."""
-        left = await asyncio.to_thread(self.journal.of(None).unfinished)
+        everybody = self.journal.of(None)
+        since = everybody.clock.now_us() - int(RESUME_SECONDS * 1e6)
+        left = await asyncio.to_thread(everybody.unfinished)
+        left += await asyncio.to_thread(everybody.interrupted, since)
         owners = await asyncio.to_thread(Schedules.owners, self.journal)
         for user in {LOCAL_USER, *(each.user for each in left), *owners}:
             await self.runtime(user)
@@ -82,7 +86,7 @@ class House:
         seen = stamp(self.config.file)  # before it is read: what changes meanwhile is not missed
         self.config = self._reload()
         self._seen, self._refused = seen, ""
-        for task in self._runtimes.values():
+        for task in list(self._runtimes.values()):  # others may come meanwhile, with these settings
             runtime = await asyncio.shield(task)  # a request that is cancelled cancels nobody
             await runtime.configure(self.config)
 

@@ -264,12 +264,19 @@ select c.owner, c.id, r.run from runs r join conversations c on c.num = r.conver
 where r.started_seq is not null and r.finished_seq is null and (cast(:owner as text) is null or c.owner = :owner)
 order by r.conversation limit :limit
 
+-- Asked every few seconds, so by the index of the list: not by all runs that ever were.
 -- name: interrupted
+select c.owner, c.id, r.run from conversations c cross join heads h cross join runs r
+where c.owner = :owner and c.archived in (0, 1) and c.pinned in (0, 1) and c.updated_at >= :since
+      and h.conversation = c.num and h.run is null and r.conversation = c.num and r.outcome = 'interrupted'
+      and not exists (select 1 from runs n where n.conversation = c.num and n.finished_seq > r.finished_seq)
+order by c.num limit :limit
+
+-- name: interrupted_of_all
 select c.owner, c.id, r.run from conversations c join heads h on h.conversation = c.num
      join runs r on r.conversation = c.num
 where c.updated_at >= :since and h.run is null and r.outcome = 'interrupted'
       and not exists (select 1 from runs n where n.conversation = c.num and n.finished_seq > r.finished_seq)
-      and (cast(:owner as text) is null or c.owner = :owner)
 order by c.num limit :limit
 
 -- name: asking
