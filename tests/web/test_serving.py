@@ -5,33 +5,30 @@ from __future__ import annotations
 import os
 import re
 import resource
+import select
 import signal
 import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import apsw
 import httpx
 import pytest
 
-from tenax.cli.serve import links_of
-from tenax.config import Config, load
-from tenax.errors import ConfigError
 from tenax.models import Reply
-from tenax.web.house import House
-from tests.support.served import SECONDS, Served, environment, free_port, is_done
+from tests.support.served import SECONDS, Pace, Served, environment, free_port, is_done
 from tests.support.turns import set_up
 from tests.web.conftest import SLOW
 
 pytestmark = pytest.mark.crash
 
 
-def test_ctrl_c_with_a_page_open_ends_in_time_and_parks_the_answer(slow: Served) -> None:
+def test_ctrl_c_with_a_page_open_ends_in_time_and_parks_the_answer(slow: Served, pace: Pace) -> None:
     """Exit code 0, pages are told, and the next start goes on with what was being written."""
     page = slow.browser()
+    pace.say(20)  # so that it is still written when the server ends
     name = page.new()
     page.say(name, "Talk.")
     with page.stream(f"-~{name}:") as stream:
@@ -44,6 +41,7 @@ def test_ctrl_c_with_a_page_open_ends_in_time_and_parks_the_answer(slow: Served)
     assert code == 0
     assert seconds < 25
     assert "Traceback" not in said
+    pace.say()
     slow.start()
     with page.stream(f"-~{name}:") as stream:
         stream.read_until(name, is_done)
@@ -276,48 +274,10 @@ def test_a_server_that_cannot_be_started_for_now_is_started_later(tmp_path: Path
 def test_the_server_goes_when_its_parent_is_killed(tmp_path: Path) -> None:
     """Nobody is left behind who holds the store."""
     with Served(tmp_path) as served:
-        child = served.server()
+        child = os.pidfd_open(served.server())
         served.process.kill()
         served.process.wait()
-        descriptor = os.pidfd_open(child) if Path(f"/proc/{child}").exists() else None
-        if descriptor is not None:
-            import select
-
-            assert select.select([descriptor], [], [], 25)[0], "it is still there"
-            os.close(descriptor)
-
-
-async def test_settings_that_cannot_be_read_for_a_moment_are_looked_at_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """By whoever comes next, although the file is as it was; it is said once. What changes while it is read counts too."""
-    set_up(tmp_path, [Reply("Yes.")])
-    env = {"TENAX_HOME": str(tmp_path)}
-    config = load(env)
-    answers: list[Callable[[], Config]] = []
-
-    def answer() -> Config:
-        return answers.pop(0)()
-
-    house = House(config, links_of(config), answer)
-
-    def away() -> Config:
-        raise ConfigError("The settings cannot be read.")
-
-    def changing() -> Config:
-        found = load(env)
-        config.file.write_text(config.file.read_text() + "\n# more\n")
-        return found
-
-    try:
-        await house.look_at_settings()
-        config.file.write_text(config.file.read_text() + "\n# touched\n")
-        answers = [away, away, changing, lambda: load(env)]
-        for _ in range(5):
-            await house.look_at_settings()
-        assert answers == []
-    finally:
-        await house.close()
-    assert [each.message for each in caplog.records if "stay as they were" in each.message] == [
-        "The settings stay as they were: The settings cannot be read."
-    ]
+        try:
+            assert select.select([child], [], [], 25)[0], "it is still there"
+        finally:
+            os.close(child)

@@ -1,0 +1,91 @@
+"""One server's insides: whose runtimes there are, and with which settings they answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import tenax
+from tenax.cli.serve import links_of
+from tenax.config import Config, load
+from tenax.errors import ConfigError
+from tenax.events import MessageUser, RunFinished, RunStarted
+from tenax.journal import LOCAL_USER
+from tenax.models import Reply
+from tenax.parts import Text
+from tenax.runner import Policy
+from tenax.testing.contract.base import begin
+from tenax.web.house import House
+from tests.support.runs import config_of
+from tests.support.turns import set_up
+
+
+async def test_settings_that_cannot_be_read_for_a_moment_are_looked_at_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By whoever comes next, although the file is as it was; it is said once. What changes while it is read counts too."""
+    set_up(tmp_path, [Reply("Yes.")])
+    env = {"TENAX_HOME": str(tmp_path)}
+    config = load(env)
+    answers: list[Callable[[], Config]] = []
+
+    def answer() -> Config:
+        return answers.pop(0)()
+
+    house = House(config, links_of(config), answer)
+
+    def away() -> Config:
+        raise ConfigError("The settings cannot be read.")
+
+    def changing() -> Config:
+        found = load(env)
+        config.file.write_text(config.file.read_text() + "\n# more\n")
+        return found
+
+    try:
+        await house.look_at_settings()
+        config.file.write_text(config.file.read_text() + "\n# touched\n")
+        answers = [away, away, changing, lambda: load(env)]
+        for _ in range(5):
+            await house.look_at_settings()
+        assert answers == []
+    finally:
+        await house.close()
+    assert [each.message for each in caplog.records if "stay as they were" in each.message] == [
+        "The settings stay as they were: The settings cannot be read."
+    ]
+
+
+async def test_who_comes_while_settings_are_read_gets_them_too(tmp_path: Path) -> None:
+    """One more user, in the midst of telling the others."""
+    config = config_of(f"sqlite:///{tmp_path}/tenax.db", tmp_path)
+    house = House(config, links_of(config), lambda: replace(config, resume="ask"))
+    try:
+        await house.runtime("ada")
+        _, runtime = await asyncio.gather(house.reload(), house.runtime("bob"))
+        assert [each.config.resume for each in (runtime, await house.runtime("ada"))] == ["ask", "ask"]
+    finally:
+        await house.close()
+
+
+async def test_what_a_server_left_of_others_goes_on_at_its_next_start(tmp_path: Path) -> None:
+    """Also for who has not come yet: a run that was interrupted in good order is not open."""
+    config = config_of(f"sqlite:///{tmp_path}/tenax.db", tmp_path)
+    with tenax.open(config.store_url, user="ada") as journal:
+        started = RunStarted([2], place=Policy(config.tools_folder).place)
+        cut = [
+            MessageUser([Text("go")], ask=True),
+            started,
+            RunFinished("interrupted", "stopped", planned=True),
+        ]
+        journal.append(begin(journal), cut, run="r_1")
+    house = House(config, links_of(config), lambda: config)
+    try:
+        await house.start()
+        assert house._runtimes.keys() == {LOCAL_USER, "ada"}
+    finally:
+        await house.close()
