@@ -268,8 +268,11 @@ async def test_paths_that_no_event_can_hold_fail_no_turn(light: Config) -> None:
         assert "more files were changed than are kept" in turn.missed
 
 
-async def test_what_a_person_does_after_a_stop_in_the_middle_of_a_call_is_theirs(light: Config) -> None:
+async def test_what_a_person_does_after_a_stop_in_the_middle_of_a_call_is_theirs(
+    light: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Tenax ended in good order: what the call had changed was looked for then, and not at the next start."""
+    monkeypatch.setattr("tenax.agent.loop._TELL_SECONDS", 3.0)  # a busy machine may need more than a second
     begun = asyncio.Event()
 
     class Slow(Act):
@@ -315,17 +318,26 @@ async def test_what_files_held_is_erased_with_the_words_that_asked_for_it(config
             await runtime.put_back(name, turn.turn)
 
 
+def opened(place: Path) -> list[str]:
+    """What this process has open below a place. What threads of others open and close meanwhile lies elsewhere."""
+    found = []
+    for each in OPEN.iterdir():
+        with contextlib.suppress(OSError):  # it was closed meanwhile
+            found.append(str(each.readlink()))
+    return [each for each in found if each.startswith(f"{place}/")]
+
+
 def test_a_full_disk_leaves_nothing_of_a_call_that_was_not_made(tmp_path: Path) -> None:
     """Neither an open file nor a note that stays locked as long as the process lives: with it no old pack ever went."""
     looks = snapshot.Snapshots(tmp_path / "folder", tmp_path / "kept", [])
-    before, (size, most) = set(OPEN.iterdir()), resource.getrlimit(resource.RLIMIT_FSIZE)
+    size, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, most))
     try:
         with pytest.raises(OSError, match="too large"):
             looks.take(snapshot.About("ada", "c_1", "r_1", 1, "1"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
-    assert set(OPEN.iterdir()) == before
+    assert opened(tmp_path) == []
     assert list((tmp_path / "kept").rglob("call-*")) == []
 
 

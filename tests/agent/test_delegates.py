@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,17 @@ from typing import Any
 import msgspec
 import pytest
 
+import tenax
 from tenax.agent import Limits
 from tenax.cli.talk.screen import Screen
 from tenax.config import Config
 from tenax.errors import Gone
 from tenax.events import DELEGATE, TEMPORARY, ContextOpened, ToolFinished, ToolHanded
+from tenax.journal import LOCAL_USER
 from tenax.journal.check import verify
-from tenax.models import Call, Reply
+from tenax.models import Call, Piece, Reply, Words
 from tenax.runtime import Runtime
+from tenax.testing import SimClock
 from tenax.tools.delegate import CHILDREN_MAX, Delegate
 from tenax.views.transcript import Put, Row
 from tests.support.cast import Cast, hand_on
@@ -153,6 +157,20 @@ async def test_what_sub_agents_spend_is_the_parents_and_their_steps_are_few(conf
         assert (outcome, "25 steps" in text, cast.asked("spend")) == ("failed", True, 25)
 
 
+class Patient(Cast):
+    """The sub-agent says that it wrote it when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__([hand_on("plan"), "planned"], {"plan": [WRITE, "wrote it"]})
+        self.go = asyncio.Event()
+
+    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
+        async for piece in super().stream(body, silence=silence):
+            if isinstance(piece, Words) and piece.text.startswith("wrote"):
+                await self.go.wait()
+            yield piece
+
+
 async def test_an_approval_in_a_sub_agent_is_answered_there_and_both_go_on(
     config: Config, tmp_path: Path
 ) -> None:
@@ -168,12 +186,14 @@ async def test_an_approval_in_a_sub_agent_is_answered_there_and_both_go_on(
         (asked,) = await runtime.questions(row.child)
         assert await runtime.questions(name) == []
         assert f"/open {row.child}" in Screen(lambda: 200).changed([Put(row)])
-    other = Cast([hand_on("plan"), "planned"], {"plan": [WRITE, "wrote it"]})
+    other = Patient()
     async with runtime_of(config, other, serves=False) as runtime:
         await runtime.take_over(name)
         await until(runtime, name, "run.started", 2)
         await runtime.lanes.idle(name)
         await runtime.answer(row.child, asked.message, asked.call, "once")
+        await until(runtime, name, "tool.handed", 3)  # nobody is asked any more, and it goes on
+        other.go.set()
         await all_answered(runtime, name)
         assert await results(runtime, name) == [("done", "wrote it")]
         assert [each.asks for each in await told(runtime, name, ToolHanded)] == [False, True, False]
@@ -243,22 +263,27 @@ async def test_a_sub_agent_that_takes_too_long_is_stopped(
 ) -> None:
     """The tool's bound holds though nothing waits inside of it; the time in which a person is asked does not count."""
     monkeypatch.setattr(Delegate, "seconds", 2.0)
-    cast = Cast([hand_on("plan"), "went on without"], {"plan": [WRITE, HANG]})
-    async with runtime_of(config, cast) as runtime:
-        name, seq = await begin(runtime)
-        child = (await card(runtime, name, asks=True)).child
-        (asked,) = await runtime.questions(child)
-        await asyncio.sleep(2.1)  # longer than the bound
-        await runtime.answer(child, asked.message, asked.call, "once")
-        await settled(runtime, name, seq)
-        await ended(runtime, child)
-        assert await results(runtime, name) == [
-            ("failed", "delegate was stopped because it took more than 2 seconds.")
-        ]
-        assert (await outcomes(runtime, child), await outcomes(runtime, name)) == (
-            ["cancelled"],
-            ["completed"],
-        )
+    cast, clock = Cast([hand_on("plan"), "went on without"], {"plan": [WRITE, HANG]}), SimClock()
+    with tenax.open(config.store_url, user=LOCAL_USER, clock=clock) as journal:
+        async with runtime_of(config, cast, journal=journal) as runtime:
+            name, seq = await begin(runtime)
+            child = (await card(runtime, name, asks=True)).child
+            (asked,) = await runtime.questions(child)
+            clock.advance(3.0)  # longer than the bound
+            await runtime.answer(child, asked.message, asked.call, "once")
+            await until(runtime, child, "model.requested", 2)
+            await until(runtime, name, "tool.handed", 3)  # from here on its time counts
+            assert await results(runtime, name) == []
+            clock.advance(3.0)
+            await settled(runtime, name, seq)
+            await ended(runtime, child)
+            assert await results(runtime, name) == [
+                ("failed", "delegate was stopped because it took more than 2 seconds.")
+            ]
+            assert (await outcomes(runtime, child), await outcomes(runtime, name)) == (
+                ["cancelled"],
+                ["completed"],
+            )
 
 
 async def test_sub_agents_go_with_what_is_deleted_or_erased(config: Config) -> None:

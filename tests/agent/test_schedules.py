@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from tenax.events import ApprovalAnswered, ApprovalAsked, MessageUser, RunFinish
 from tenax.journal import LOCAL_USER, Journal
 from tenax.journal.check import verify
 from tenax.journal.schedules import SCHEDULES_MAX, Schedule, Schedules
-from tenax.models import Call, Reply, ScriptedModel
+from tenax.models import Call, Piece, Reply, ScriptedModel
 from tenax.parts import Text, text_of
 from tenax.runtime import Runtime
 from tenax.testing import SimClock
@@ -104,11 +104,25 @@ async def test_every_weekday_at_eight_is_asked_once_each_and_answered(
         assert [(row.kind, row.author) for row in rows[:2]] == [("user", "system"), ("assistant", "")]
 
 
+class Patient(ScriptedModel):
+    """A model that answers when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(["Good morning."] * 9)
+        self.go = asyncio.Event()
+
+    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
+        await self.go.wait()
+        async for piece in super().stream(body, silence=silence):
+            yield piece
+
+
 async def test_what_was_missed_runs_once_late_and_says_so(
     config: Config, journal: Journal, clock: SimClock
 ) -> None:
     """A week nobody was there; a schedule for one time is over after it, and its words are gone with it."""
-    async with talking(config, journal) as runtime:
+    model = Patient()
+    async with Runtime(config, journal=journal, models=[model], serves=False) as runtime:
         name = await runtime.new()
         add = runtime.schedules.add
         await add("Every day.", "every day at 8", conversation=name, zone="Europe/Berlin")
@@ -118,6 +132,7 @@ async def test_what_was_missed_runs_once_late_and_says_so(
         assert (await runtime.schedules.all())[
             0
         ].waits == "Its conversation is busy, or waits for an answer of yours."
+        model.go.set()
         await runtime.lanes.idle(name)
         assert await runtime.schedules.fire() == 1
         daily, single = await asked(runtime, name)

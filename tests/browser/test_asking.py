@@ -32,6 +32,7 @@ def test_a_question_is_answered_with_a_choice_or_with_words_and_the_newest_list_
     tab.page.get_by_label("An answer in your own words").fill("The same")
     tab.page.get_by_role("link", name="Memory").click()  # a look elsewhere costs no half answer
     tab.page.go_back()
+    expect(tab.box).to_be_focused()  # as it is whenever a conversation is opened; then nothing takes it away
     expect(tab.page.get_by_label("An answer in your own words")).to_have_value("The same")
     tab.page.get_by_label("An answer in your own words").press("Enter")
     tab.answered("All right.")

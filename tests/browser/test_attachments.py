@@ -32,6 +32,7 @@ def test_what_is_attached_is_kept_sent_and_shown(serve: Serve, window: Window) -
     window.expects(r"status of 400", r"ERR_FAILED|Failed to fetch")
     tab = window.enter(served)
     page = tab.page
+    expect(tab.box).to_be_focused()  # from here on the page listens
     waiting = page.get_by_role("list", name="Attachments").get_by_role("listitem")
     give(page, "paste", "photo.png", "text/html", png(640, 400))
     give(page, "drop", "drawing.svg", "image/svg+xml", b"<svg onload='alert(1)'/>")

@@ -10,7 +10,7 @@ from tenax.events import Event, MessageAssistant, MessageUser
 from tenax.journal import LOCAL_USER
 from tenax.models import Call, Reply
 from tenax.parts import Text
-from tests.support.browser import Chromium, Serve, Tab, Window, client, expect
+from tests.support.browser import Chromium, Pace, Serve, Tab, Window, client, expect
 from tests.support.turns import new_conversation
 
 SLOW = " ".join(f"word{n:03}" for n in range(60))
@@ -26,26 +26,30 @@ def said(tab: Tab) -> list[str]:
     return found
 
 
-def test_a_message_queues_behind_the_answer(serve: Serve, window: Window) -> None:
+def test_a_message_queues_behind_the_answer(serve: Serve, window: Window, tmp_path: Path) -> None:
     """It is marked as waiting, and answered after what is being written."""
-    tab = window.enter(serve(Reply(SLOW, pause=0.03), "And that."))
+    pace = Pace(tmp_path, 20)
+    tab = window.enter(serve(Reply(SLOW, pause=0.03), "And that.", env=pace.env))
     tab.say("First")
     tab.shows("word005")
     tab.say("Second", "Queue")
     expect(tab.rows("user", "queued")).to_contain_text("Queued: it is answered after what is being written.")
+    pace.say()
     tab.answered("And that.")
     assert said(tab) == ["user: First", f"assistant: {SLOW}", "user: Second", "assistant: And that."]
     expect(tab.button("Send")).to_be_visible()
 
 
-def test_a_message_steers_the_next_step(serve: Serve, window: Window) -> None:
+def test_a_message_steers_the_next_step(serve: Serve, window: Window, tmp_path: Path) -> None:
     """It stands after the tool that ran meanwhile, and before the words that heed it."""
     read = Call("read_file", {"path": "nothing.txt"})
-    tab = window.enter(serve(Reply(SLOW, pause=0.03, calls=[read]), "Heeded."))
+    pace = Pace(tmp_path, 20)
+    tab = window.enter(serve(Reply(SLOW, pause=0.03, calls=[read]), "Heeded.", env=pace.env))
     tab.say("First")
     tab.shows("word005")
     tab.say("Mind the gap", "Steer")
     expect(tab.rows("user", "steering")).to_contain_text("Steering: it goes in with the next step.")
+    pace.say()
     tab.answered("Heeded.")
     kinds = [each.partition(":")[0] for each in said(tab)]
     assert kinds == ["user", "assistant", "tool", "user", "assistant"]
@@ -53,9 +57,9 @@ def test_a_message_steers_the_next_step(serve: Serve, window: Window) -> None:
     assert tab.rows("user", "steering").count() == 0
 
 
-def test_stop_ends_the_answer_where_it_is(serve: Serve, window: Window) -> None:
+def test_stop_ends_the_answer_where_it_is(serve: Serve, window: Window, tmp_path: Path) -> None:
     """What was written stays, the turn says so, and the next message is answered."""
-    tab = window.enter(serve(Reply(SLOW, pause=0.05), "On we go."))
+    tab = window.enter(serve(Reply(SLOW, pause=0.05), "On we go.", env=Pace(tmp_path, 20).env))
     tab.say("First")
     tab.shows("word005")
     tab.button("Stop").click()
@@ -191,6 +195,7 @@ def test_a_search_opens_the_conversation_at_the_message(serve: Serve, window: Wi
     """Far up in a long conversation: it is in sight, and marked."""
     long_talk(tmp_path)
     tab = window.enter(serve("Yes."))
+    expect(tab.box).to_be_focused()  # from here on the page listens
     tab.page.keyboard.press("Control+k")
     search = tab.page.get_by_label("Search all conversations")
     expect(search).to_be_focused()
@@ -247,7 +252,7 @@ def test_what_is_asked_next_is_in_sight_for_who_only_watches(chromium: Chromium,
         other = client(served)
         for n in range(6):
             asked = tab.page.get_by_role("region", name="Approval wanted").filter(has_text=f"{n}.md")
-            expect(asked.get_by_role("button", name="Allow once")).to_be_in_viewport(timeout=10_000)
+            expect(asked.get_by_role("button", name="Allow once")).to_be_in_viewport()
             [question] = other.get(f"/conversations/{tab.conversation}/approvals")["questions"]
             named = {"message": question["message"], "call": question["call"]}
             other.post(f"/conversations/{tab.conversation}/approvals", {**named, "answer": "once"})

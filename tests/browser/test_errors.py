@@ -16,7 +16,7 @@ import pytest
 
 from tenax.models import Reply, Script, Trouble
 from tenax.testing import Provider
-from tests.support.browser import Beside, Serve, Window, expect
+from tests.support.browser import Beside, Pace, Serve, Window, expect
 from tests.support.served import Served
 
 KEY = "sk-hunter2-hunter2-hunter2"
@@ -124,15 +124,18 @@ if "tenax.web" in sys.orig_argv:
 def test_a_full_disk_holds_up_and_loses_nothing(serve: Serve, window: Window, tmp_path: Path) -> None:
     """The answer that is being written is held beside the store, a message waits in the browser; with room both go on."""
     window.expects("status of 503")
-    (tmp_path / "sitecustomize.py").write_text(FULL_DISK)
+    pace = Pace(tmp_path, 20)
+    with (tmp_path / "sitecustomize.py").open("a") as file:
+        file.write(FULL_DISK)
     answer = " ".join(f"word{n:03}" for n in range(100))
-    served = serve("Yes.", Reply(answer, pause=0.03), "Thank you.", env={"PYTHONPATH": str(tmp_path)})
+    served = serve("Yes.", Reply(answer, pause=0.03), "Thank you.", env=pace.env)
     tab = window.enter(served)
     tab.say("Hello")
     tab.answered("Yes.")
     tab.say("Talk")
     tab.shows("word010")
     os.kill(served.server(), signal.SIGUSR1)
+    pace.say()
     expect(tab.page.get_by_text("of the answer are held on the server's disk")).to_be_visible()
     tab.say("Is there room?")
     expect(tab.rows("user", "unsent")).to_contain_text("Not sent yet. It is kept here and sent by itself.")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tenax.models import Call, Reply
 from tests.cli.test_talk import Terminal
-from tests.support.browser import Serve, Window, expect
+from tests.support.browser import SECONDS, Pace, Serve, Window, expect
 from tests.support.served import Served
 
 WRITE = Call("write_file", {"path": "note.txt", "content": "held"})
@@ -33,15 +36,24 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
         each.close()
 
 
-def test_what_a_command_says_is_on_the_page_as_it_is_said(serve: Serve, window: Window) -> None:
+def test_what_a_command_says_is_on_the_page_as_it_is_said(
+    serve: Serve, window: Window, tmp_path: Path
+) -> None:
     """`tenax -p` in another process: its words and the answer stream in."""
     answer = " ".join(f"word{n:02}" for n in range(40))
-    served = serve("Yes.", Reply(answer, pause=0.04))
+    pace = Pace(tmp_path, 1)
+    served = serve("Yes.", Reply(answer, pause=0.04), env=pace.env)
     tab = window.enter(served)
     tab.say("Hello")
     tab.answered("Yes.")
-    done = served.tenax("-p", "From a terminal", "-c", tab.conversation)
-    assert (done.returncode, done.stdout.strip()) == (0, answer)
+    command = [sys.executable, "-m", "tenax", "-p", "From a terminal", "-c", tab.conversation]
+    with subprocess.Popen(command, env=served.env, stdout=subprocess.PIPE, text=True) as asked:
+        for n in range(15):  # each word is on the page before the next is said
+            pace.say(n + 1)
+            tab.shows(f"word{n:02}")
+        pace.say()
+        said, _ = asked.communicate(timeout=SECONDS)
+    assert (asked.returncode, said.strip()) == (0, answer)
     tab.answered(answer, count=2)
     assert tab.texts("user") == ["Hello", "From a terminal"]
     grown = [each for each in tab.seen if "|" in each]

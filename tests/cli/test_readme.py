@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from tenax.testing import Provider
-from tests.support.served import environment
+from tests.support.served import SECONDS, environment
 from tools import numbers
 from tools.picture import TARGET, picture
 
@@ -57,7 +57,7 @@ def test_make_run_prints_a_link_that_works(tmp_path: Path) -> None:
         link = made.stdout.readline().strip()
         assert link, made.communicate()[1]
         try:
-            answer = httpx.get(link, trust_env=False)
+            answer = httpx.get(link, trust_env=False, timeout=SECONDS)
             assert (answer.status_code, answer.headers["location"]) == (303, "/")
         finally:
             os.kill(msgspec.json.decode((tmp_path / "run" / "serve").read_bytes())["pid"], signal.SIGINT)

@@ -23,6 +23,7 @@ from tenax.models import Call, Reply
 from tenax.rules import Rule
 from tenax.runtime import Runtime
 from tests.support.runs import config_of, until
+from tests.support.served import Pace
 from tests.support.turns import journal_of, new_conversation, rows_of, set_up
 
 SECONDS = 20.0
@@ -190,6 +191,14 @@ def start() -> Iterator[Callable[..., Terminal]]:
 Start = Callable[..., Terminal]
 
 
+def paced(home: Path, monkeypatch: pytest.MonkeyPatch, words: int) -> Pace:
+    """What is started from here on says so many words of an answer, and waits for more leave."""
+    pace = Pace(home, words)
+    for name, value in pace.env.items():
+        monkeypatch.setenv(name, value)
+    return pace
+
+
 def url_of(home: Path) -> str:
     return f"sqlite:///{home / 'tenax.db'}"
 
@@ -280,15 +289,19 @@ def test_a_narrow_terminal_says_too_that_an_answer_is_being_written(home: Path, 
     talk.until("· writing")
 
 
-def test_ctrl_z_gives_the_shell_back_and_the_talk_goes_on(home: Path, start: Start) -> None:
+def test_ctrl_z_gives_the_shell_back_and_the_talk_goes_on(
+    home: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As in any program: nothing is typed into the message, and an answer that is being written waits too."""
     set_up(home, [Reply(words="once upon a time there was an end", pause=0.3)])
+    pace = paced(home, monkeypatch, 4)
     as_a_job = f'exec <"$(tty)"; set -m; {sys.executable} -m tenax; echo stopped; sleep 1; fg'
     talk = start(command=["/bin/sh", "-c", as_a_job])
     talk.send("tell me")
     talk.until("once upon")
     talk.type("and then?", CTRL_Z)
     talk.until("stopped")
+    pace.say()
     talk.until("was an end")
     talk.until("> and then?")
     talk.send("")
@@ -297,8 +310,11 @@ def test_ctrl_z_gives_the_shell_back_and_the_talk_goes_on(home: Path, start: Sta
     assert said_in(home)[:3] == said
 
 
-def test_while_an_answer_is_written_words_wait_or_steer(home: Path, start: Start) -> None:
+def test_while_an_answer_is_written_words_wait_or_steer(
+    home: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Enter queues, /steer stands in the next request; both are shown as waiting until they are taken."""
+    pace = paced(home, monkeypatch, 2)
     replies = [Reply(words="one two three", pause=0.4, calls=[Call("read_file", {"path": "a.txt"})])]
     set_up(home, [*replies, Reply(words="I read it."), Reply(words="Afterwards.")])
     talk = start()
@@ -308,6 +324,7 @@ def test_while_an_answer_is_written_words_wait_or_steer(home: Path, start: Start
     talk.until("> later (waits)")
     talk.send("/steer mind the gap")
     talk.until("> mind the gap (steers)")
+    pace.say()
     shown = talk.until("Afterwards.")
     order = ["read_file a.txt … failed", "I read it.", "> later\n"]
     places = [shown.index(words) for words in order]
@@ -347,6 +364,7 @@ def test_what_a_turn_changed_is_shown_and_put_back(home: Path, start: Start) -> 
     talk.until("Allow write_file")
     talk.send("y")
     talk.until("Changed 1 file. /changes shows what, /putback puts it back.")
+    talk.at_rest()
     talk.send("/changes")
     shown = talk.until("+remember")
     assert "changed notes.txt" in shown
@@ -697,7 +715,7 @@ def test_words_that_cannot_be_stored_come_back(home: Path, start: Start) -> None
     store, elsewhere = home / "tenax.db", home / "elsewhere.db"
     store.rename(elsewhere)
     talk.send("second")
-    talk.until("-- ")
+    talk.until("put it back")  # others who miss the store say so too, and may be first
     talk.until("> second")
     elsewhere.rename(store)
     talk.send(" time")

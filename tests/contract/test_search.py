@@ -441,17 +441,17 @@ def test_an_erasure_beats_the_indexing_that_is_under_way(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was read for the index before it was erased is not put in after."""
-    conversation = begin(journal, say("needle kept"), say(f"needle {SECRET}"))
     indexer = indexer_of(journal)
     gather = indexer._gather
 
     def erase_meanwhile() -> object:
         moves = gather()
         if moves and moves[0].docs and len(moves[0].docs) > 1:
-            journal.erase(conversation, [3], by="ada")
+            journal.erase("c-1", [3], by="ada")
         return moves
 
     monkeypatch.setattr(indexer, "_gather", erase_meanwhile)
+    begin(journal, say("needle kept"), say(f"needle {SECRET}"), name="c-1")
     settle(journal)
     proposed = indexer._index.propose(
         "ada", parse("needle"), num=None, before=None, limit=10
@@ -525,7 +525,9 @@ def test_a_command_that_ends_at_once_is_not_held_up(path: Path) -> None:
     """A process that stores something and ends pays nothing for the index."""
     program = f"""
 import time, tenax
+from tenax.journal import indexer
 from tenax.testing.contract.base import begin, say
+indexer.GATHER_SECONDS = indexer.CLOSE_SECONDS = 600.0  # it begins later than this process may end
 journal = tenax.open({url_of(path)!r})
 begin(journal, say("needle"))
 began = time.monotonic()
@@ -535,7 +537,7 @@ print(time.monotonic() - began)
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
-    assert float(ended.stdout) < 0.4
+    assert float(ended.stdout) < 30
     assert not words_file(path).exists()
     with tenax.open(url_of(path)) as journal:
         assert found(journal, "needle") == ["needle"]

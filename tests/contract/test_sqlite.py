@@ -247,9 +247,20 @@ def test_ctrl_c_while_another_process_is_waited_for_leaves_nothing_locked(tmp_pa
     lock = sqlite._QueueLock(tmp_path / "lock")
     with (tmp_path / "lock").open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-        with pytest.raises(KeyboardInterrupt):
+
+        def interrupt() -> None:
+            while not any(each.name == "tenax-queue" and each.ident for each in threading.enumerate()):
+                time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        def wait() -> None:
+            threading.Thread(target=interrupt, daemon=True).start()
             lock.wait(SOON)
+
+        with pytest.raises(
+            KeyboardInterrupt
+        ):  # in `wait`, wherever it is: outside of it, all tests would end
+            wait()
     assert lock.wait(SOON)
 
 

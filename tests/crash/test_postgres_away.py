@@ -85,6 +85,7 @@ def wait_until_back(url: str) -> None:
             return
 
 
+@pytest.mark.timeout(300)  # each of its stops may take a quarter of a minute
 def test_every_body_is_stored_once_however_often_the_server_goes(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

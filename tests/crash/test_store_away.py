@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import resource
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.check import verify
 from tenax.journal.spool import ROOM_BYTES, Entry, Spool, left
-from tenax.models import Call, Reply, ScriptedModel
+from tenax.models import Call, Piece, Reply, ScriptedModel
 from tenax.parts import Text
 from tenax.recovery import repair
 from tenax.runtime import Runtime
@@ -47,6 +48,7 @@ from tenax.sessions import SessionDB
 from tenax.testing import Fault, FaultVfs, FaultyJournal
 from tenax.testing.contract.base import begin
 from tenax.views.context import CUT_NOTE
+from tests.crash.test_restart import until_free
 from tests.support import remembering
 from tests.support.children import Child, Teller, finish_all
 from tests.support.damage import break_events
@@ -59,9 +61,13 @@ pytestmark = pytest.mark.crash
 
 SECONDS = 30.0
 CLOSE_SECONDS = 5.0
+FIRST_WORDS = 10
 WORDS = " ".join(f"w{n}" for n in range(110))
 STREAM = Reply(words=WORDS, pause=0.02)
 """An answer of two seconds and more. A store that does not answer for one is away."""
+LONG = " ".join(f"w{n}" for n in range(3000))
+ENDLESS = Reply(words=LONG, pause=0.02)
+"""An answer of a minute: it is under way when the store goes, and when its process ends, however late that comes."""
 
 
 class Away:
@@ -99,6 +105,23 @@ def away(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Away]:
         away.journal = disk.open(path, patience=2.0)
         yield away
         away.journal.close()
+
+
+class Gated(ScriptedModel):
+    """Says its first words, and the rest once it may: the answer is under way for as long as the test wants it to be."""
+
+    def __init__(self, script: Sequence[Reply | str]) -> None:
+        super().__init__(script)
+        self.may = asyncio.Event()
+
+    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
+        async with contextlib.aclosing(super().stream(body, silence=silence)) as pieces:
+            said = 0
+            async for piece in pieces:
+                if said == FIRST_WORDS:
+                    await self.may.wait()
+                said += 1
+                yield piece
 
 
 async def later(work: Callable[[], Any], seconds: float = SECONDS) -> Any:
@@ -141,13 +164,14 @@ def jumped(counts: list[int], by: int) -> bool:
 
 async def test_an_answer_in_flight_is_complete_afterwards_and_there_once(away: Away, tmp_path: Path) -> None:
     """It streams to its end though the store is away; meanwhile nothing is begun, and the face is told."""
-    held, model = Held(), ScriptedModel([STREAM, "never"])
+    held, model = Held(), Gated([STREAM, "never"])
     runtime = Runtime(away.config(tmp_path), journal=away.journal, models=[model], on_held=held)
     async with runtime:
         name = await runtime.new()
         await runtime.submit(name, "q")
         await until(runtime, name, "reply.delta", nth=2)
         await asyncio.to_thread(away.go)
+        model.may.set()
         try:
             await held.until(lambda counts: jumped(counts, len(WORDS)))
             assert len(model.bodies) == 1
@@ -172,13 +196,14 @@ async def test_a_turn_that_needs_a_tool_waits_and_then_goes_on(away: Away, tmp_p
     """The answer that asks for it is held; the tool is used once the store is back, and the model asked again."""
     held, file = Held(), tmp_path / "notes"
     words = " ".join(f"w{n}" for n in range(60))
-    model = ScriptedModel([Reply(words=words, pause=0.02, calls=[Call("note", {"text": "milk"})]), "done"])
+    model = Gated([Reply(words=words, pause=0.02, calls=[Call("note", {"text": "milk"})]), "done"])
     runtime = Hands(away.config(tmp_path), journal=away.journal, models=[model], on_held=held)
     async with runtime.with_tools(Note(file)):
         name = await runtime.new()
         await runtime.submit(name, "q")
         await until(runtime, name, "reply.delta", nth=2)
         await asyncio.to_thread(away.go)
+        model.may.set()
         try:
             await held.until(lambda counts: jumped(counts, len(words)))
             assert (lines(file), len(model.bodies)) == ([], 1)
@@ -209,15 +234,18 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 async def test_the_room_of_the_spool_was_taken_before_the_disk_was_full(small_disk: Path) -> None:
     """The store and the spool lie on one disk, and that is full."""
-    held = Held()
+    held, model = Held(), Gated([STREAM])
     config = config_of(f"sqlite:///{small_disk}/tenax.db", small_disk)
-    async with Runtime(config, models=[ScriptedModel([STREAM])], on_held=held) as runtime:
+    async with Runtime(config, models=[model], on_held=held) as runtime:
         name = await runtime.new()
         await runtime.submit(name, "q")
         await until(runtime, name, "reply.delta", nth=2)
-        assert room_taken(small_disk) >= ROOM_BYTES
-        if is_small(small_disk):
+        await remembering.until(lambda: room_taken(small_disk) >= ROOM_BYTES)
+        small = is_small(small_disk)
+        if small:
             fill(small_disk / "ballast")
+        model.may.set()
+        if small:
             await held.until(lambda counts: counts[-1] > 0)
             (small_disk / "ballast").unlink()
             await held.until(lambda counts: counts[-1] == 0)
@@ -226,9 +254,8 @@ async def test_the_room_of_the_spool_was_taken_before_the_disk_was_full(small_di
 
 
 def room_taken(home: Path) -> int:
-    """By the one spool that there is."""
-    (spool,) = home.glob("spool/*/spool")
-    return spool.stat().st_blocks * 512
+    """By the one spool that there is, once it is there."""
+    return sum(each.stat().st_blocks * 512 for each in home.glob("spool/*/spool"))
 
 
 def is_small(disk: Path) -> bool:
@@ -251,7 +278,7 @@ async def test_closing_while_the_store_is_away_is_quick_and_loses_nothing(
 ) -> None:
     """What was held stays in the spool; the next start hands it in and goes on."""
     held, config = Held(), config_of(server.create_database(), tmp_path)
-    runtime = Runtime(config, models=[ScriptedModel([STREAM])], on_held=held)
+    runtime = Runtime(config, models=[ScriptedModel([ENDLESS])], on_held=held)
     await runtime.start()
     name = await runtime.new()
     await runtime.submit(name, "q")
@@ -269,7 +296,7 @@ async def test_closing_while_the_store_is_away_is_quick_and_loses_nothing(
         await until(runtime, name, "run.finished", nth=2)
         earlier, again = prose(await runtime.transcript(name))
         assert (len(earlier), again) == (len(text), "again")
-        assert WORDS.startswith(earlier)
+        assert LONG.startswith(earlier)
 
 
 # -- a process that dies meanwhile ---------------------------------------------------------------------------------
@@ -282,7 +309,7 @@ def stream_until_killed(teller: Teller, url: str, home: str, name: str, full: bo
         config = config_of(url, Path(home))
         tell = lambda _, count: teller.tell("held", count)  # noqa: E731  (a word for it)
         async with Runtime(
-            config, journal=journal, models=[ScriptedModel([STREAM])], on_held=tell
+            config, journal=journal, models=[ScriptedModel([ENDLESS])], on_held=tell
         ) as runtime:
             await runtime.submit(name, "q")
             await until(runtime, name, "reply.delta", nth=2)
@@ -342,7 +369,7 @@ async def test_what_a_killed_process_held_is_in_the_transcript_once(
         rows = await runtime.transcript(name)
         (cut,) = [row for row in rows if row.run == end.run and row.kind == "assistant"]
         assert len(cut.text) == len(held)
-        assert WORDS.startswith(cut.text)
+        assert LONG.startswith(cut.text)
         assert prose(rows) == [cut.text, *(["again"] if resume == "auto" else [])]
         marker = next(row for row in rows if row.kind == "marker")
         assert marker.state == ("resumed" if resume == "auto" else "recovered")
@@ -380,6 +407,7 @@ def spooled(config: Config, name: str, answer: str = "") -> str:
     child.read_until(1)
     child.kill()
     assert child.finish() == -9
+    until_free(config.store_url, name)
     return child.lines[0][0]
 
 
@@ -703,6 +731,8 @@ def test_a_question_says_once_that_the_store_is_away_and_once_that_it_is_back(tm
     with asked:
         assert asked.stdout is not None
         said = asked.stdout.read(20)
+        while room_taken(tmp_path) < ROOM_BYTES:
+            time.sleep(0.01)
         full = (tmp_path / "tenax.db-wal").stat().st_size
         usual = resource.prlimit(asked.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(asked.pid, resource.RLIMIT_FSIZE, (full, usual[1]))
@@ -726,7 +756,7 @@ def test_a_question_says_once_that_the_store_is_away_and_once_that_it_is_back(tm
 
 def test_ctrl_c_ends_a_question_while_the_server_is_away(tmp_path: Path) -> None:
     """What waits for the store is not waited for; what was printed is held, and handed in by the next start."""
-    set_up(tmp_path, [STREAM])
+    set_up(tmp_path, [ENDLESS])
     with PostgresServer() as server:
         env = environment(tmp_path) | {"TENAX_STORE": server.create_database()}
         asked = subprocess.Popen(
@@ -741,8 +771,8 @@ def test_ctrl_c_ends_a_question_while_the_server_is_away(tmp_path: Path) -> None
             assert asked.stderr is not None
             asked.stdout.read(20)
             server.stop("immediate")
-            while b"does not answer" not in asked.stderr.readline():
-                pass
+            while b"does not answer" not in (line := asked.stderr.readline()):
+                assert line
             began = time.monotonic()
             asked.send_signal(signal.SIGINT)
             _, told = asked.communicate(timeout=4 * SECONDS)

@@ -44,8 +44,10 @@ FILES = {
     "calc.py": "def add(a, b):\n    return a - b\n",
     "README": "A calculator.\n",
     "old.txt": "to be removed\n",
-    ".gitignore": "__pycache__\n.began\n",
+    ".gitignore": "__pycache__\n.began*\n",
 }
+HOLD = ".began-hold"
+"""While there is such a file, a command that has begun goes no further."""
 
 
 class Step(NamedTuple):
@@ -59,7 +61,7 @@ class Step(NamedTuple):
 
 def shell(command: str, says: str, check: str, done: str) -> Step:
     """It says that it has begun, so that it can be killed in its middle."""
-    slow = f"date +%s%N > .began; sleep 0.1; {command}"
+    slow = f"date +%s%N > .began; while test -e {HOLD}; do sleep 0.02; done; {command}"
     return Step("shell", {"command": slow}, says, ("shell", {"command": check}, done))
 
 
@@ -153,6 +155,7 @@ def die_in_tool(runtime: Runtime, step: int, phase: str) -> None:
             if mine and phase == "before":
                 die()
             if mine and phase == "middle":
+                (call.folder / HOLD).touch()
                 threading.Thread(target=die_once_begun, args=(call.folder / ".began",), daemon=True).start()
             done: str = await run(args, call)
             if mine and phase == "after":
@@ -176,9 +179,11 @@ def work(teller: Teller, url: str, home: str, conversation: str, words: str, ste
     """Answer, or go on with what is there, and die in this phase of this step."""
     if "." in phase:
         die_when_stored(step, phase)
+    config = config_of(url, Path(home))
+    (config.tools_folder / HOLD).unlink(missing_ok=True)
 
     async def go() -> None:
-        async with Runtime(config_of(url, Path(home)), models=[Worker([])], asks=False) as runtime:
+        async with Runtime(config, models=[Worker([])], asks=False) as runtime:
             die_in_tool(runtime, step, phase)
             if words:
                 await runtime.submit(conversation, words)
@@ -225,6 +230,7 @@ def end_of(folder: Path) -> tuple[dict[str, str], str, str]:
     return files_of(folder), git(folder, "log", "--format=%s %T"), git(folder, "status", "--porcelain")
 
 
+@pytest.mark.timeout(300)  # more than fifty processes, one after the other
 def test_ten_steps_killed_at_every_one_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
     """And what the whole turn changed, through all its deaths, is put back as one."""
     assert shutil.which("git"), "this test needs git"

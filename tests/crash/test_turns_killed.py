@@ -55,7 +55,7 @@ PHASES = [
     ("model.requested", 2),
     ("run.finished", 1),
 ]
-KILLS_AT_RANDOM = 4
+KILLS_AT_RANDOM, KILLS_MAX = 4, 40
 
 
 def started(events: Sequence[Recorded], outcome: str = "") -> Counter[tuple[int, str]]:
@@ -129,11 +129,11 @@ def test_a_turn_killed_when_something_was_just_stored_goes_on_from_there(
 def test_turns_killed_at_random_instants_lose_nothing(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From outside, at any instant: one conversation after the other in the same store."""
+    """From outside, at any instant: one conversation after the other in the same store, until two phases were met."""
     set_up(tmp_path, SCRIPT)
     chance = random.Random(8)
     phases: Counter[str] = Counter()
-    for _ in range(KILLS_AT_RANDOM):
+    while phases.total() < KILLS_AT_RANDOM or (len(phases) == 1 and phases.total() < KILLS_MAX):
         name = new_conversation(store_url)
         victim = Child(ask, store_url, str(tmp_path), ["-p", "go", "-c", name])
         victim.read_until(1)
@@ -145,7 +145,6 @@ def test_turns_killed_at_random_instants_lose_nothing(
         before = journal_of(store_url, name)
         phases[before[-1].kind] += 1
         check(before, resumed(store_url, tmp_path, name), (tmp_path / "shown.txt").read_text())
-    assert phases.total() == KILLS_AT_RANDOM
     assert len(phases) > 1, phases
     doctor(store_url, tmp_path, monkeypatch, capsys)
 

@@ -28,9 +28,10 @@ from tenax.events import (
 )
 from tenax.journal import LOCAL_USER, Journal
 from tenax.journal.check import verify
-from tenax.models import Call, Reply, ScriptedModel
+from tenax.models import Call, Reply, Script, ScriptedModel
 from tenax.runtime import Runtime
-from tests.support.children import Child, finish_all
+from tests.crash.test_restart import until_free
+from tests.support.children import Child, Teller, finish_all
 from tests.support.runs import Hands, Note, brief, config_of, lines
 from tests.support.turns import (
     approve,
@@ -46,6 +47,8 @@ from tests.support.turns import (
 pytestmark = pytest.mark.crash
 
 SLOW = "and so it went on and on until somebody came along " * 4
+ENDLESS = Reply(words=SLOW, pause=0.1, hang=True)
+"""An answer that is still under way when somebody kills its process or takes it over, however late that comes."""
 
 
 @pytest.fixture
@@ -85,7 +88,7 @@ def test_a_queued_message_is_answered_by_the_one_that_lives(
     store_url: str, journal: Journal, tmp_path: Path
 ) -> None:
     """The process that was busy is killed; the one that waits repairs its run and answers its own message."""
-    set_up(tmp_path, [Reply(words=SLOW, pause=0.1), Reply(words="here")])
+    set_up(tmp_path, [ENDLESS, Reply(words="here")])
     name = new_conversation(store_url)
     first = Child(ask, store_url, str(tmp_path), ["-p", "one", "-c", name], "", 1, "a.txt")
     wait_for(journal, name, "reply.delta")
@@ -108,13 +111,17 @@ def test_a_process_that_waits_and_is_stopped_leaves_the_other_alone(
     name = new_conversation(store_url)
     first = Child(ask, store_url, str(tmp_path), ["-p", "one", "-c", name], "", 1, "a.txt")
     wait_for(journal, name, "reply.delta")
+    assert first.process.pid is not None
+    stop_at_rest(first.process.pid, journal, store_url)  # its run is under way until the other has ended
     second = Child(ask, store_url, str(tmp_path), ["-p", "two", "-c", name], "", 1, "b.txt")
     wait_for(journal, name, "message.user", 2)
     while "conversation" not in said(tmp_path, "b.txt.err"):  # from then on it waits
         time.sleep(0.01)
     assert second.process.pid is not None
     os.kill(second.process.pid, signal.SIGINT)
-    assert (second.finish(), first.finish()) == (130, 0)
+    assert second.finish() == 130
+    os.kill(first.process.pid, signal.SIGCONT)
+    assert first.finish() == 0
     assert said(tmp_path, "a.txt") == "the first of two\n"
     assert outcomes(journal, name) == ["completed", "completed"]
 
@@ -141,7 +148,7 @@ def test_taking_over_ends_the_other_with_a_line_and_keeps_what_it_wrote(
     store_url: str, journal: Journal, tmp_path: Path
 ) -> None:
     """It ends within five seconds with exit code 1; its text stands with its own run, above its marker."""
-    set_up(tmp_path, [Reply(words=SLOW, pause=0.1), Reply(words="mine now")])
+    set_up(tmp_path, [ENDLESS, Reply(words="mine now")])
     name = new_conversation(store_url)
     env = {**os.environ, "TENAX_HOME": str(tmp_path), "TENAX_STORE": store_url}
     args = [sys.executable, "-m", "tenax", "-p", "one", "-c", name]
@@ -170,6 +177,24 @@ def test_taking_over_ends_the_other_with_a_line_and_keeps_what_it_wrote(
     assert outcomes(journal, name) == ["interrupted", "completed"]
 
 
+def note_late(_: Teller, url: str, home: str, conversation: str) -> None:
+    """Ask with a tool that comes back once there is a file `taken`."""
+
+    async def taken() -> None:
+        while not (Path(home) / "taken").exists():  # noqa: ASYNC110  (it is another process that makes it)
+            await asyncio.sleep(0.01)
+
+    async def work() -> None:
+        note = Note(Path(home) / "notes.txt", wait=taken)
+        models = [ScriptedModel(Script.read(Path(home) / "script.json"))]
+        async with Hands(config_of(url, Path(home)), models=models).with_tools(note) as runtime:
+            stored = await runtime.submit(conversation, "one")
+            await runtime.finished(conversation, stored.seq)
+            await runtime.lanes.idle(conversation)
+
+    asyncio.run(work())
+
+
 def test_the_late_result_of_a_tool_is_kept_and_changes_nothing_that_was_sent(
     store_url: str, journal: Journal, tmp_path: Path
 ) -> None:
@@ -179,10 +204,12 @@ def test_the_late_result_of_a_tool_is_kept_and_changes_nothing_that_was_sent(
         [Reply(calls=[Call("note", {"text": "milk"})]), Reply(words="taken"), Reply(words="and next")],
     )
     name = new_conversation(store_url)
-    first = Child(limited, store_url, str(tmp_path), name, "one", "queue", 60.0)
+    first = Child(note_late, store_url, str(tmp_path), name)
     wait_for(journal, name, "tool.started")
     second = Child(limited, store_url, str(tmp_path), name, "two", "take over", 60.0)
-    assert (second.finish(), first.finish()) == (0, 0)
+    assert second.finish() == 0
+    (tmp_path / "taken").touch()
+    assert first.finish() == 0
     events = [each.event for each in journal.read(name, limit=1000)]
     assert [each.outcome for each in events if isinstance(each, ToolFinished)] == ["unknown"]
     assert [each.text for each in events if isinstance(each, ToolLate)] == ["noted milk"]
@@ -213,10 +240,18 @@ def requests(url: str, journal: Journal, name: str, home: Path) -> list[bytes]:
     return asyncio.run(work())
 
 
+def halt(pid: int) -> None:
+    """SIGSTOP, and wait until all its threads stand: one that waits for a lock would still get it meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    threads = [each / "stat" for each in Path(f"/proc/{pid}/task").iterdir()]
+    while any(each.read_text().rpartition(")")[2].split()[0] != "T" for each in threads):
+        time.sleep(0.001)
+
+
 def stop_at_rest(pid: int, journal: Journal, url: str) -> None:
     """SIGSTOP, but not in the middle of a transaction: a server gives up on such a one only after half a minute."""
     with journal.store.transaction():
-        os.kill(pid, signal.SIGSTOP)
+        halt(pid)
     for _ in range(200 if url.startswith("postgresql") else 0):
         with psycopg.connect(url) as connection:
             row = connection.execute(
@@ -227,7 +262,7 @@ def stop_at_rest(pid: int, journal: Journal, url: str) -> None:
             return
         os.kill(pid, signal.SIGCONT)
         time.sleep(0.02)
-        os.kill(pid, signal.SIGSTOP)
+        halt(pid)
     assert url.startswith("sqlite"), "it was never at rest"
 
 
@@ -282,6 +317,7 @@ def test_a_conversation_whose_process_was_killed_is_shown_as_interrupted(
     set_up(tmp_path, [Reply(words=SLOW, pause=0.1)])
     name = new_conversation(store_url)
     Child(ask, store_url, str(tmp_path), ["-p", "long", "-c", name], "reply.delta", 2).finish()
+    until_free(store_url, name)
 
     async def opened() -> list[tuple[str, str]]:
         runtime = Runtime(config_of(store_url, tmp_path))

@@ -37,7 +37,9 @@ async def dues(runtime: Runtime, name: str) -> list[MemoryDue]:
     return [each for each in events if isinstance(each, MemoryDue)]
 
 
-async def test_every_turn_reaches_a_plugin_in_order_and_its_words_reach_the_model(config: Config) -> None:
+async def test_every_turn_reaches_a_plugin_in_order_and_its_words_reach_the_model(
+    config: Config, unhurried_end: None
+) -> None:
     """Prompt block, recall and tool of the provider are the model's; turns come with their key."""
     diary = Diary(config)
     model = ScriptedModel([Reply("One."), Reply("Two.")])
@@ -137,7 +139,7 @@ async def test_an_undone_turn_reaches_the_provider_as_a_rewind(config: Config) -
             await asyncio.sleep(0.05)
 
 
-async def test_a_temporary_conversation_reaches_no_provider(config: Config) -> None:
+async def test_a_temporary_conversation_reaches_no_provider(config: Config, unhurried_end: None) -> None:
     """Neither its turns nor its end."""
     diary = Diary(config)
     async with talks(config) as runtime:
@@ -153,7 +155,7 @@ async def test_a_temporary_conversation_reaches_no_provider(config: Config) -> N
 
 @pytest.mark.parametrize("act", ["block", "raise", "leak", "print"])
 async def test_a_bad_provider_holds_no_turn_no_neighbour_and_no_end(
-    store_url: str, tmp_path: Path, act: str
+    store_url: str, tmp_path: Path, act: str, hurried: None
 ) -> None:
     """Turns are finished before it is called, its neighbour is told everything, a clear goes through, and the runtime
     closes in time.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import Callable
+import threading
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from tenax.events import (
 )
 from tenax.journal import open as open_journal
 from tenax.journal.facts import Facts
-from tenax.models import Call, Reply, Script, ScriptedModel
+from tenax.models import Call, Piece, Reply, Script, ScriptedModel
 from tenax.parts import Text
 from tenax.runtime import Runtime
 from tenax.tools import base as tools
@@ -406,11 +406,17 @@ async def test_a_memory_that_takes_long_to_look_through_is_ready_for_the_next_tu
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looking goes on when the deadline is over: what was missed once is not missed for ever."""
-    slow, usable, standing = 0.0, Facts.usable, Facts.standing
+    usable, standing = Facts.usable, Facts.standing
+    go, begun, ended = threading.Event(), 0, 0
+    go.set()
 
     def slowly(self: Facts, *args: str) -> Any:
-        time.sleep(slow)
-        return usable(self, *args) if args else standing(self)
+        nonlocal begun, ended
+        begun += 1
+        assert go.wait(SECONDS)
+        found = usable(self, *args) if args else standing(self)
+        ended += 1
+        return found
 
     monkeypatch.setattr(Facts, "usable", slowly)
     monkeypatch.setattr(Facts, "standing", slowly)
@@ -418,16 +424,23 @@ async def test_a_memory_that_takes_long_to_look_through_is_ready_for_the_next_tu
         name = await runtime.new()
         await asked(runtime, name, "hello")
         await runtime.memory.add(TEA)
-        slow = 0.6
-        await asked(runtime, name, "Which tea do I drink?")
+        go.clear()
+        with monkeypatch.context() as hurry:
+            hurry.setattr("tenax.memory.keep.RECALL_SECONDS", 0.25)
+            await asked(runtime, name, "Which tea do I drink?")
         (missed,) = await told(runtime, name, MemoryRecalled)
         assert missed.missed == ["builtin"]
-        await asyncio.sleep(2 * slow)
+        looks = begun
+        go.set()
+        await until(lambda: ended == looks)
         await asked(runtime, name, "Which tea do I drink?")
         assert TEA in (await told(runtime, name, MemoryRecalled))[-1].texts["builtin"]
+        assert begun == looks
 
 
-async def test_a_provider_that_is_stuck_is_labelled_once_in_each_conversation(config: Config) -> None:
+async def test_a_provider_that_is_stuck_is_labelled_once_in_each_conversation(
+    config: Config, hurried: None
+) -> None:
     """However often it is missed there, and whatever was missed elsewhere before."""
     config = plugged(config, "    def prefetch(self, *args, **kwargs):\n        threading.Event().wait()\n")
     async with talks(config) as runtime:
@@ -482,7 +495,9 @@ async def test_a_fork_owes_nothing_for_what_it_was_made_of(config: Config) -> No
 # -- ends ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_process_that_ends_right_after_the_answer_makes_its_end_due(config: Config) -> None:
+async def test_a_process_that_ends_right_after_the_answer_makes_its_end_due(
+    config: Config, unhurried_end: None
+) -> None:
     """As `tenax -p` does."""
     config = replace(config, memory_providers=("diary",))
     Diary(config)
@@ -616,16 +631,32 @@ async def test_the_review_can_be_turned_on_and_off_while_it_runs(config: Config,
         assert not looked_at(b"Faro")
 
 
+class Pondering(ScriptedModel):
+    """A model that comes to no end when it is to look a conversation over."""
+
+    def __init__(self) -> None:
+        super().__init__(Script([Reply("Yes.")], repeat=True), name="scripted")
+        self.ponders = asyncio.Event()
+
+    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
+        if b"JSON array" in body:
+            self.ponders.set()
+            await asyncio.sleep(silence)
+        async for piece in super().stream(body, silence=silence):
+            yield piece
+
+
 async def test_closing_in_the_middle_of_a_review_leaves_it_to_the_next_process(
     config: Config, quiet: None
 ) -> None:
     """The lease is given back: nobody waits five minutes for it."""
-    hang = ScriptedModel(Script([Reply("Yes."), Reply(hang=True)], repeat=True), name="scripted")
-    runtime = Runtime(connected(config), models=[hang])
+    model = Pondering()
+    runtime = Runtime(connected(config), models=[model])
     await runtime.start()
     name = await runtime.new()
     await asked(runtime, name, "I live in Porto.")
-    await until(lambda: runtime.journal.holder("memory:review"))
+    await until(model.ponders.is_set)
+    assert await runtime.journal.holder("memory:review")
     await runtime.close()
     with open_journal(config.store_url) as journal:
         assert journal.holder("memory:review") is None

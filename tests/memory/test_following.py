@@ -220,9 +220,11 @@ async def test_a_provider_gets_ready_once_and_hears_of_every_other_stretch(desk:
     one, two = begin(desk.journal), begin(desk.journal)
     turn(desk.journal, one, "a")
     await desk.settle(follower)
+    await until(lambda: ("prefetch", "a") in diary.calls)  # what comes at once would be of the same round
     compact(desk.journal, one, desk.journal.head(one).head, parent=f"s-{one}", child="child")
     turn(desk.journal, one, "b")
     await desk.settle(follower)
+    await until(lambda: ("prefetch", "b") in diary.calls)
     turn(desk.journal, two, "c")
     await desk.settle(follower)
     assert diary.of("initialize", "switch", "turn")[0] == ("initialize", f"s-{one}")

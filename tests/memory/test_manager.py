@@ -16,7 +16,6 @@ from tenax.memory import MemoryManager, MemoryProvider
 from tenax.memory.base import BUILT_IN
 from tests.memory.providers import Gate, Notebook
 
-SLOW = 2.0  # how long a slow provider takes for a call
 AT_ONCE = 0.5  # what a caller may be held up; in truth it is some microseconds
 
 
@@ -52,20 +51,16 @@ def raises(error: BaseException) -> Any:
 # -- 003 ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_slow_provider_does_not_hold_the_caller() -> None:
-    """Neither telling nor asking waits for a provider that takes two seconds for each call."""
-
-    def slow(*args: Any, **kwargs: Any) -> None:
-        time.sleep(SLOW)
-
+def test_a_slow_provider_does_not_hold_the_caller(gate: Gate) -> None:
+    """Neither telling nor asking waits for a provider: all of it is over while the first call goes on."""
+    provider = Notebook(sync_turn=gate, queue_prefetch=gate, prefetch=gate)
     manager = MemoryManager()
-    manager.add_provider(Notebook(sync_turn=slow, queue_prefetch=slow, prefetch=slow))
-    began = time.monotonic()
+    manager.add_provider(provider)
     manager.sync_all("hi", "hey", session_id="s1")
     manager.queue_prefetch_all("hi", session_id="s1")
-    assert time.monotonic() - began < AT_ONCE
     assert not manager.prefetch_all("hi", session_id="s1")
-    assert time.monotonic() - began < SLOW
+    assert gate.reached.wait(60)
+    assert provider.calls == []
 
 
 def test_what_was_told_is_done_in_the_background(gate: Gate) -> None:
@@ -371,10 +366,13 @@ def test_a_provider_that_does_not_answer_is_not_waited_for_again(gate: Gate) -> 
 
 def test_a_provider_that_is_always_late_is_left_in_peace_for_a_while() -> None:
     """After three answers that came too late it is not asked for a minute."""
-    late = Notebook("late", prefetch=lambda *_a, **_k: time.sleep(0.3))
+    over = threading.Event()
+    late = Notebook("late", prefetch=lambda *_a, **_k: over.wait(60))
     manager = manager_of(late, recall_seconds=0.05)
     for _ in range(400):
+        over.clear()
         assert manager.recall("hi").missed == ("late",)
+        over.set()
         time.sleep(0.005)
     assert len(late.calls) <= 3
 

@@ -8,6 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from tenax.config import ModelSettings, Secret
 from tenax.models import Answer, Failure, Model, Piece, Thought, ToolSpec, Words, connect
 from tenax.parts import Text
@@ -65,9 +67,11 @@ class Heard:
         return self.pieces[-1]
 
 
-async def hear(model: Model, body: bytes, *, silence: float = 10.0) -> Heard:
-    """Play a stream to its end, which is exactly one Answer or Failure."""
-    pieces = [piece async for piece in model.stream(body, silence=silence)]
+async def hear(model: Model, body: bytes, *, silence: float = 10.0, into: list[Piece] | None = None) -> Heard:
+    """Play a stream to its end, which is exactly one Answer or Failure. `into` has the pieces as they come."""
+    pieces = [] if into is None else into
+    async for piece in model.stream(body, silence=silence):
+        pieces.append(piece)
     assert [isinstance(each, Answer | Failure) for each in pieces].count(True) == 1
     return Heard(pieces)
 
@@ -82,10 +86,23 @@ async def hear_from(api: str, url: str, body: bytes | None = None, **more: Any) 
 
 
 async def until(happened: Callable[[], object]) -> None:
-    """Wait for what another task does; five seconds are too long."""
-    async with asyncio.timeout(5):
+    """Wait for what another task does; half a minute is too long."""
+    async with asyncio.timeout(30):
         while not happened():  # noqa: ASYNC110  (the other side is a network away: there is no event to wait for)
             await asyncio.sleep(0.01)
+
+
+def clock_ahead(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Puts the clock of the running loop forward: what ends after a while ends then, and a slow machine ends it no sooner."""
+    loop, ahead = asyncio.get_running_loop(), 0.0
+    time = loop.time
+    monkeypatch.setattr(loop, "time", lambda: time() + ahead)
+
+    def leap(seconds: float) -> None:
+        nonlocal ahead
+        ahead += seconds
+
+    return leap
 
 
 async def first_words(stream: AsyncIterator[Piece]) -> str:

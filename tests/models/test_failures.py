@@ -16,11 +16,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tenax.models import RETRIED, Failure, Model, Reply, Trouble, connect
+from tenax.models import RETRIED, Failure, Model, Piece, Reply, Trouble, connect
 from tenax.models import http as wire
 from tenax.models.failures import Failures
 from tenax.testing import Provider
-from tests.models.talk import APIS, KEY, address, ask, hear, hear_from, settings
+from tests.models.talk import APIS, KEY, Heard, address, ask, clock_ahead, hear, hear_from, settings, until
 from tests.tools.test_web import CERTIFICATE, load_chain
 
 both = pytest.mark.parametrize("api", APIS)
@@ -207,9 +207,9 @@ async def test_a_provider_that_repeats_the_key_is_not_quoted(api: str, status: i
 @both
 async def test_nobody_at_the_address_is_away(api: str) -> None:
     """The sentence names the address and asks whether it runs."""
-    async with Provider([]) as provider:
-        url = provider.url
-    failure = (await hear_from(api, url)).failure
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, so that nobody else is there, and not listening
+        failure = (await hear_from(api, f"http://127.0.0.1:{taken.getsockname()[1]}")).failure
     assert failure.why == "away"
     assert "cannot be reached" in failure.message
     assert "running" in failure.hint
@@ -218,25 +218,39 @@ async def test_nobody_at_the_address_is_away(api: str) -> None:
 
 @both
 @pytest.mark.parametrize("reply", [Reply(hang=True), Reply(words="one two", hang=True)])
-async def test_silence_is_a_failure(api: str, reply: Reply) -> None:
+async def test_silence_is_a_failure(api: str, reply: Reply, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the first piece, or after some."""
+    leap, pieces = clock_ahead(monkeypatch), list[Piece]()
     async with Provider([reply]) as provider:
         model = connect(settings(api, provider.url))
-        heard = await hear(model, ask(model), silence=0.2)
+        hearing = asyncio.create_task(hear(model, ask(model), silence=20.5, into=pieces))
+        await until(lambda: provider.received and Heard(pieces).words == reply.words)
+        while not hearing.done():
+            leap(20.5)
+            await asyncio.sleep(0.01)
+        heard = await hearing
         await model.close()
     assert heard.words == reply.words
     assert heard.failure.why == "silent"
-    assert "0.2 seconds" in heard.failure.message
+    assert "20.5 seconds" in heard.failure.message
 
 
 @both
-async def test_a_long_answer_is_not_silence(api: str) -> None:
+async def test_a_long_answer_is_not_silence(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the time without a piece counts, not the time of the call."""
+    leap, pieces, leaps, seen = clock_ahead(monkeypatch), list[Piece](), 0, 0
     async with Provider([Reply(words="w " * 10, pause=0.05)]) as provider:
         model = connect(settings(api, provider.url))
-        heard = await hear(model, ask(model), silence=0.4)
+        hearing = asyncio.create_task(hear(model, ask(model), silence=40.0, into=pieces))
+        while not hearing.done():
+            if len(pieces) > seen:
+                leap(15.0)
+                leaps, seen = leaps + 1, len(pieces)
+            await asyncio.sleep(0.01)
+        heard = await hearing
         await model.close()
     assert heard.words == "w " * 10
+    assert leaps * 15.0 > 40.0
 
 
 @pytest.mark.parametrize("sign", [": still here\n\n", 'event: ping\ndata: {"type": "ping"}\n\n'])

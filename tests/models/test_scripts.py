@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +21,7 @@ from tenax.models import Beat, Call, Reply, Script, ScriptedModel, Thought, Trou
 from tenax.parts import Reasoning, Text, ToolCall, ToolResult
 from tenax.testing import Provider
 from tenax.testing.provider import bodies_in
-from tests.models.talk import APIS, ask, first_words, hear, hear_from, said, settings
+from tests.models.talk import APIS, ask, first_words, hear, hear_from, said, settings, until
 
 
 def a_script(file: Path, script: Any) -> ModelSettings:
@@ -128,6 +131,20 @@ async def test_a_stream_can_be_closed() -> None:
     """In the middle of a long reply."""
     model = ScriptedModel([Reply(words="a " * 1000)])
     assert await first_words(model.stream(ask(model), silence=5)) == "a "
+
+
+@pytest.mark.parametrize("reply", [Reply(words="a " * 1000, pause=0.02), Reply(words="a b", hang=True)])
+async def test_a_client_that_goes_with_a_part_unread_is_seen_to_go(reply: Reply) -> None:
+    """Its connection is reset then, and does not end: that is a stream which it cut all the same."""
+    async with Provider([reply]) as provider:
+        host, port = provider.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(
+                b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: 15\r\n\r\n" + b'{"messages":[]}'
+            )
+            await until(lambda: select.select([client], [], [], 0)[0])
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await until(lambda: provider.cut)
 
 
 async def test_a_script_in_a_file(tmp_path: Path) -> None:

@@ -32,10 +32,22 @@ from playwright.sync_api import (
     expect,
 )
 
+from tests.support.served import Pace, Served, kept_port
 from tests.support.served import Page as Client
-from tests.support.served import Served
 
-__all__ = ["SECONDS", "Beside", "Chromium", "Serve", "Tab", "Window", "Wire", "client", "expect", "launched"]
+__all__ = [
+    "SECONDS",
+    "Beside",
+    "Chromium",
+    "Pace",
+    "Serve",
+    "Tab",
+    "Window",
+    "Wire",
+    "client",
+    "expect",
+    "launched",
+]
 
 T = TypeVar("T")
 SECONDS: Final = 30.0
@@ -60,6 +72,7 @@ new MutationObserver(() => {
   if (text !== '' && text !== window.__seen.at(-1)) window.__seen.push(text);
   const said = document.querySelector('.banner')?.textContent ?? '';
   if (said !== '' && said !== window.__said.at(-1)) window.__said.push(said);
+  document.documentElement.dataset.said = window.__said.join('|');
 }).observe(document, { subtree: true, childList: true, characterData: true });
 """
 
@@ -255,6 +268,11 @@ class Tab:
         found: list[str] = self.page.evaluate("window.__said")
         return found
 
+    def hears(self, words: str) -> None:
+        """Wait until the banner has said this. It may say something else by now, or nothing."""
+        said = re.compile(rf"(^|\|){re.escape(words)}($|\|)")
+        expect(self.page.locator("html")).to_have_attribute("data-said", said)
+
     @property
     def banner(self) -> Locator:
         return self.page.locator(".banner")
@@ -307,7 +325,8 @@ class Wire:
 
     def __init__(self, served: Served) -> None:
         self._far = int(served.url.rpartition(":")[2])
-        self._port = 0
+        self._place = kept_port()  # also while it is cut
+        self._port: int = self._place.getsockname()[1]
         self._ends: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Self:
@@ -316,6 +335,7 @@ class Wire:
 
     async def __aexit__(self, *_: object) -> None:
         await self.cut()
+        self._place.close()
 
     def link(self, served: Served) -> str:
         """The server's link, by this wire."""
@@ -323,7 +343,6 @@ class Wire:
 
     async def mend(self) -> None:
         self._server = await asyncio.start_server(self._carry, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
 
     async def cut(self) -> None:
         self._server.close()
@@ -332,6 +351,7 @@ class Wire:
         await self._server.wait_closed()
 
     async def _carry(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        self._ends.add(back)  # it is cut as well while it does not reach the other side yet
         far, forth = await asyncio.open_connection("127.0.0.1", self._far)
         await asyncio.gather(self._pump(near, forth), self._pump(far, back))
 

@@ -31,10 +31,59 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
+    with kept_port() as trial:
         port: int = trial.getsockname()[1]
         return port
+
+
+def kept_port(port: int = 0) -> socket.socket:
+    """A port that nobody else is given as long as this is open; who wants it by its number may listen there."""
+    place = socket.socket()
+    place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        place.bind(("127.0.0.1", port))
+    except OSError:
+        place.close()
+        raise
+    return place
+
+
+# Python runs this when it starts: a model that plays a script says as many words of an answer as the file allows.
+_PACED = """
+import sys
+if "tenax.web" in sys.orig_argv or ("tenax" in sys.orig_argv and not {{"serve", "link"}} & set(sys.orig_argv)):
+    import asyncio, contextlib, pathlib
+    from tenax.models import scripted
+    unhindered, allowed = scripted.ScriptedModel.stream, pathlib.Path({file!r})
+    async def stream(self, body, *, silence):
+        said = 0
+        async with contextlib.aclosing(unhindered(self, body, silence=silence)) as pieces:
+            async for piece in pieces:
+                said += isinstance(piece, scripted.Words)
+                while said > int(allowed.read_text()):
+                    await asyncio.sleep(0.01)
+                yield piece
+    scripted.ScriptedModel.stream = stream
+"""
+
+
+class Pace:
+    """How far a model that plays a script may go in an answer: it waits there, however slow whoever watches it is.
+
+    It holds for processes that are started with `env`, from `say` to `say`.
+    """
+
+    def __init__(self, home: Path, words: int = 1_000_000) -> None:
+        self._file = home / "pace"
+        self.env = {"PYTHONPATH": str(home)}
+        self.say(words)
+        (home / "sitecustomize.py").write_text(_PACED.format(file=str(self._file)))
+
+    def say(self, words: int = 1_000_000) -> None:
+        """Go on, up to so many words of each answer; or to its end."""
+        new = self._file.with_suffix(".new")
+        new.write_text(str(words))
+        new.replace(self._file)
 
 
 class Served:
@@ -43,10 +92,13 @@ class Served:
     def __init__(self, home: Path, *command: str, env: Mapping[str, str] | None = None) -> None:
         self.home = home
         self.env = {**environment(home), **(env or {})}
+        self._port: socket.socket | None = None
         self._pages: list[Page] = []
         self._command = [sys.executable, "-m", "tenax", *(command or ("serve",))]
 
     def __enter__(self) -> Self:
+        with contextlib.suppress(OSError):  # it is another's already
+            self._port = kept_port(int(self.env["TENAX_PORT"]))  # and ours while the server is away
         self.start()
         return self
 
@@ -55,6 +107,8 @@ class Served:
     ) -> None:
         for page in self._pages:
             page.http.close()
+        if self._port is not None:
+            self._port.close()
         if self.process.poll() is None:
             children = self._children()
             self.process.kill()
@@ -71,6 +125,8 @@ class Served:
         assert self.process.stdout is not None
         self.link = self.process.stdout.readline().strip()
         if not self.link:
+            if self._port is not None:
+                self._port.close()
             raise AssertionError(f"it did not start: {self.process.communicate()[1]}")
         self.url = self.link.partition("/link")[0]
         for page in self._pages:  # somebody else may have taken the port meanwhile
@@ -117,8 +173,10 @@ class Page:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        # There is no TLS here, and a client that reads who can be trusted takes as long as all its requests.
-        self.http = httpx.Client(base_url=url, timeout=SECONDS, trust_env=False, verify=False)
+        # There is no TLS here, and a client that reads who can be trusted takes as long as all its requests. Each of
+        # these has a connection of its own: one that is kept may be closed by the server while it is used again.
+        once = httpx.Limits(max_keepalive_connections=0)
+        self.http = httpx.Client(base_url=url, timeout=SECONDS, trust_env=False, verify=False, limits=once)
 
     def get(self, path: str, **query: Any) -> Any:
         answer = self.http.get(f"/api{path}", params=query)

@@ -27,11 +27,14 @@ from tenax.rules import Rule
 from tenax.runtime import Runtime
 from tenax.testing.mcp_server import KEY
 from tenax.tools.base import Call as Where
+from tenax.tools.base import aside
 from tenax.tools.gate import Allowed, Done, Gate
 from tenax.tools.mcp import McpServer, McpServers, McpTool, Standing
+from tests.models.talk import clock_ahead
 from tests.support.children import Child, Teller
+from tests.support.postgres import _free_port
 from tests.support.runs import config_of, events_of, settled, told, until
-from tests.support.served import Served, free_port
+from tests.support.served import Served
 from tests.support.turns import all_answered, new_conversation, set_up
 
 SECONDS = 30.0
@@ -44,6 +47,7 @@ SECTION = f"[mcp.own]\ncommand = {list(OWN)}\n"
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is tried again is tried again soon."""
     monkeypatch.setattr(module, "_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_PAUSE_SECONDS_MAX", 0.2)
 
 
 @contextmanager
@@ -94,7 +98,7 @@ def standing(servers: McpServers, name: str) -> Standing:
 
 async def eventually(found: Callable[[], Any]) -> Any:
     """What this finds, once it does."""
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(2 * SECONDS):
         while not (what := found()):  # noqa: ASYNC110  (other processes set no event of ours)
             await asyncio.sleep(0.02)
         return what
@@ -232,12 +236,16 @@ async def test_a_server_that_misbehaves_harms_nobody_else(
     tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It hangs, freezes, floods, sends no message, and dies: each call ends with a sentence, its neighbour answers meanwhile."""
-    monkeypatch.setattr(McpTool, "seconds", 1.0)
+    monkeypatch.setattr(McpTool, "seconds", SECONDS)
+    monkeypatch.setattr(module, "_WAIT_SECONDS", SECONDS)
+    leap = clock_ahead(monkeypatch)
     lost = "The connection to own was lost. It may have done it, or a part of it."
     unread = "Its answer cannot be read, or is too long."
-    late = "own__{} was stopped because it took more than 1 seconds. It may have done a part of it."
+    late = (
+        f"own__hang was stopped because it took more than {SECONDS:g} seconds. It may have done a part of it."
+    )
     said = {
-        "hang": (late.format("hang"), ""),
+        "hang": (late, ""),
         "complain": ("hi", ""),
         "garbage": ("hi", "") if transport == "stdio" else (unread, ""),
         "line": (lost, "It sent a message of more than 4,194,304 bytes.")
@@ -249,12 +257,11 @@ async def test_a_server_that_misbehaves_harms_nobody_else(
         async with connected(tmp_path, bad, good) as servers:
             gate = Gate(servers.tools(()), lambda: [Rule("allow", "*")])
             for tool, (sentence, error) in said.items():
-                assert await beside(servers, gate, tool) == sentence
-                monkeypatch.setattr(McpTool, "seconds", SECONDS)
+                assert await beside(servers, gate, tool, leap) == sentence
                 if error:
                     await eventually(lambda error=error: standing(servers, "own").error.startswith(error))
                 assert await done(servers, "own__echo", gate=gate) == Done("done", "hi"), tool
-            assert await beside(servers, gate, "die") == lost
+            assert await beside(servers, gate, "die", leap) == lost
             if transport == "stdio":
                 found = await eventually(lambda: standing(servers, "own").error)
                 assert found == "It ended the connection. It said last: I was told to."
@@ -266,11 +273,13 @@ async def test_a_server_that_misbehaves_harms_nobody_else(
             assert await done(servers, "good__echo", gate=gate) == Done("done", "hi")
 
 
-async def beside(servers: McpServers, gate: Gate, tool: str) -> str:
+async def beside(servers: McpServers, gate: Gate, tool: str, leap: Callable[[float], None]) -> str:
     """What the bad one says to this call, while its neighbour answers another."""
     call = asyncio.create_task(done(servers, f"own__{tool}", gate=gate))
     assert await done(servers, "good__echo", gate=gate) == Done("done", "hi")
-    assert not (tool == "hang" and call.done()), "the neighbour waited too"
+    if tool == "hang":
+        assert not call.done(), "the neighbour waited too"
+        leap(McpTool.seconds)
     return (await call).text
 
 
@@ -278,16 +287,17 @@ async def test_a_server_that_froze_is_left_and_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is asked for its tools before a call; where it does not answer, the call is not made."""
-    monkeypatch.setattr(McpTool, "seconds", 0.3)
+    monkeypatch.setattr(module, "_WAIT_SECONDS", SECONDS)
     async with connected(tmp_path, McpSettings(name="own", command=OWN)) as servers:
-        assert (await done(servers, "own__freeze")).outcome == "failed"
-        monkeypatch.setattr(McpTool, "seconds", SECONDS)
+        frozen = asyncio.create_task(done(servers, "own__freeze"))
         monkeypatch.setattr(module, "FRESH_SECONDS", 0.0)
         monkeypatch.setattr(module, "LIST_SECONDS", 0.3)
-        assert (
-            await done(servers, "own__echo")
-        ).text == "The server own does not answer, so it was not called."
+        async with asyncio.timeout(SECONDS):
+            while (said := (await done(servers, "own__echo")).text) == "hi":
+                pass  # it has not heard yet that it is to freeze
+        assert said == "The server own does not answer, so it was not called."
         monkeypatch.setattr(module, "LIST_SECONDS", SECONDS)
+        assert (await frozen).outcome == "failed"
         assert await done(servers, "own__echo") == Done("done", "hi")
 
 
@@ -349,6 +359,30 @@ async def test_closing_takes_no_time_and_leaves_no_process(tmp_path: Path) -> No
     await servers.close()
     assert time.monotonic() - began < 10
     await eventually(lambda: not any(map(alive, pids)))
+
+
+async def test_what_is_told_to_end_twice_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second time while it waits for its process to go: a loop that ends tells everybody."""
+    await aside(lambda _deserted: module._wire())
+    wire, before, waits = module._wire(), open_files(), asyncio.Event()
+    gone = wire._gone
+
+    async def held(process: Any) -> None:
+        first = not waits.is_set()
+        waits.set()
+        await (asyncio.Event().wait() if first else gone(process))
+
+    monkeypatch.setattr(wire, "_gone", held)
+    async with connected(tmp_path, McpSettings(name="own", command=OWN)) as servers:
+        assert standing(servers, "own").state == "ready"
+        task = servers._all["own"].task
+        servers.use({})
+        await waits.wait()
+        task.cancel()
+        await asyncio.wait({task})
+        await eventually(lambda: open_files() <= before)
 
 
 async def test_a_process_that_may_open_no_more_files_loses_none_with_every_try(tmp_path: Path) -> None:
@@ -497,7 +531,7 @@ async def test_kill_9_in_the_middle_of_a_call(tmp_path: Path, tool: str, outcome
 
 async def test_real_servers_over_both_transports(tmp_path: Path) -> None:
     """`mcp-server-time` over pipes, and `duckduckgo-mcp-server`, which refuses to look at this machine, over HTTP."""
-    port = free_port()
+    port = _free_port()  # one that no client is given, for it takes a while until the server is there
     command = [sys.executable, "-m", "duckduckgo_mcp_server.server", "--transport", "streamable-http"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen([*command, "--port", str(port)], **quiet) as process:  # type: ignore[call-overload]  # noqa: ASYNC220

@@ -41,6 +41,7 @@ from tenax.tools.gate import CHARS_MAX, Allowed, Asks, Done, Gate
 from tenax.tools.redact import Redact
 from tenax.tools.sandbox import Sandbox
 from tenax.tools.shell import Background, Finished, Shell
+from tests.models.talk import clock_ahead
 from tests.support.bubblewrap import find_bwrap, inside, use
 from tests.support.remembering import until
 from tests.support.runs import config_of, settled
@@ -142,7 +143,19 @@ async def test_where_nobody_asked_nothing_is_said_of_it(folder: Path, command: s
     assert "asked" not in (await run(folder, command)).text
 
 
-async def test_much_output_is_bounded_while_it_comes(folder: Path) -> None:
+async def timed_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, mark: str, seconds: int
+) -> Done:
+    """What comes of a command that is ended for its time, once it has made this file: however slowly it began."""
+    leap = clock_ahead(monkeypatch)
+    task = asyncio.create_task(run(folder, command, seconds=seconds))
+    await until((folder / mark).exists)
+    assert not task.done()
+    leap(seconds)
+    return await task
+
+
+async def test_much_output_is_bounded_while_it_comes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The beginning and the end are kept of 100 MB, and of a stream that never ends."""
     big = await run(
         folder, "echo first; head -c 100000000 /dev/zero | tr '\\0' 'x' | fold -w 100; echo; echo last"
@@ -152,11 +165,11 @@ async def test_much_output_is_bounded_while_it_comes(folder: Path) -> None:
     assert big.text.startswith("first\nxxx")
     assert re.search(r"\n\[\.\.\. about 100,\d{3},\d{3} bytes are not shown \.\.\.\]\n", big.text)
     assert big.text.splitlines()[-2] == "last"
-    endless = await run(folder, "yes", seconds=1)
+    endless = await timed_out(folder, monkeypatch, "yes | head -c 1000000; touch begun; yes", "begun", 60)
     assert endless.outcome == "failed"
     assert len(endless.text) < CHARS_MAX
     assert endless.text.endswith(
-        "y\n[It was ended because it took more than 1 seconds. All that it started was ended too.]"
+        "y\n[It was ended because it took more than 60 seconds. All that it started was ended too.]"
     )
 
 
@@ -192,13 +205,16 @@ async def test_control_characters_and_colours_are_taken_out(folder: Path) -> Non
     assert told(shown) == "red ab\n100%\nx\n[exit code 0, 0.0 s]"
 
 
-async def test_configured_secrets_do_not_reach_the_model(folder: Path) -> None:
+async def test_configured_secrets_do_not_reach_the_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not in what is printed, not with colours in the middle, and not in halves where output is cut."""
     assert told(await run(folder, f"echo a {KEY}b; echo hunter2 >&2")) == (
         "a [secret]b\n[secret]\n[exit code 0, 0.0 s]"
     )
     assert KEY[3:] not in (await run(folder, rf"printf '{KEY[:8]}\033[0m{KEY[8:]}'")).text
-    assert (await run(folder, f"echo {KEY}; sleep 60", seconds=1)).text.startswith("[secret]\n[It was ended")
+    late = await timed_out(folder, monkeypatch, f"echo {KEY}; touch begun; sleep 300", "begun", 60)
+    assert late.text.startswith("[secret]\n[It was ended")
     # The edges of what is kept fall into a secret, and escapes make that little enough to be shown up to the edge.
     escapes = r"\033[0m" * 25
     for dots in range(68, 86, 3):
@@ -439,7 +455,7 @@ async def test_nothing_is_told_of_a_process_that_was_not_begun(
         def late(*given: Any) -> Any:
             trace = leave(*given)
             loop.call_soon_threadsafe(started.cancel)
-            assert gone.wait(5)
+            assert gone.wait(60)
             return trace
 
         monkeypatch.setattr(made.background, "_leave", late)
@@ -466,6 +482,7 @@ async def test_a_conversation_has_eight_and_sees_only_its_own(folder: Path) -> N
                 assert (done.outcome, "it ended when Tenax stopped" in done.text) == ("failed", True)
         await it.use("shell_stop", id=names[0])
         await it.start("sleep 300")
+        await until(lambda: inside(folder).count("sleep") == 9)  # a start does not wait for its program
         await it.background.close("c_1")
         assert inside(folder).count("sleep") == 1
 
@@ -645,10 +662,11 @@ async def test_an_end_that_is_being_told_holds_up_no_stop(
 ) -> None:
     """The store takes nothing: closing is soon done, and the next one tells how it really ended."""
     async with behind(folder) as it:
-        monkeypatch.setattr(it.background, "_tell", lambda _finished: asyncio.sleep(60))
+        monkeypatch.setattr("tenax.tools.shell._CLOSE_SECONDS", 600.0)  # how long others wait
+        monkeypatch.setattr(it.background, "_tell", lambda _finished: asyncio.sleep(600))
         name = await it.start("exit 5")
         await until(lambda: it.background._processes[name].ending is not None)
-        async with asyncio.timeout(1.5):
+        async with asyncio.timeout(20):
             await it.background.close()
     async with behind(folder) as it:
         await it.background.sweep()
@@ -674,7 +692,7 @@ async def test_a_configured_key_is_stored_nowhere_whichever_tool_says_it(folder:
     steps = [
         calls("read_file", path="notes"),
         calls("shell", command="cat notes"),
-        calls("shell", command="cat notes; sleep 9", seconds=1),
+        calls("shell", command="cat notes; sleep 60", seconds=4),
     ]
     async with runtime(folder, *steps, "done", settings=settings, env={"MY_KEY": KEY}) as it:
         name = await it.new()

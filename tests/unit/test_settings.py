@@ -305,8 +305,11 @@ def test_what_can_be_no_rule_is_refused(env: dict[str, str], rule: Rule) -> None
     assert not (Path(env["TENAX_HOME"]) / "config.toml").exists()
 
 
-def test_two_who_add_at_once_both_have_their_way(env: dict[str, str]) -> None:
+def test_two_who_add_at_once_both_have_their_way(
+    env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No rule is lost: one changes the file at a time."""
+    monkeypatch.setattr("tenax.settings._TURN_SECONDS", 60.0)  # the last of so many waits for all others
     config = load(env)
     rules = [Rule("deny", f"tool{n}") for n in range(12)]
     threads = [threading.Thread(target=add_rule, args=(config, rule)) for rule in rules]

@@ -9,7 +9,7 @@ import pytest
 
 from tenax.models import Call, Reply
 from tests.support.postgres import PostgresServer
-from tests.support.served import Page, Served
+from tests.support.served import Pace, Page, Served
 from tests.support.turns import set_up
 
 SLOW = "word " * 60
@@ -38,10 +38,16 @@ def page(shared: Served) -> Page:
 
 
 @pytest.fixture
-def slow(tmp_path: Path, store_url: str) -> Iterator[Served]:
+def pace(tmp_path: Path) -> Pace:
+    """How far `slow` goes in an answer: to its end, unless it is told."""
+    return Pace(tmp_path)
+
+
+@pytest.fixture
+def slow(tmp_path: Path, store_url: str, pace: Pace) -> Iterator[Served]:
     """A server of the test's own, on each engine or with `SQLITE` on one, which takes two seconds to answer."""
     set_up(tmp_path, [Reply(SLOW, pause=0.03)])
-    with Served(tmp_path, env={"TENAX_STORE": store_url}) as served:
+    with Served(tmp_path, env={"TENAX_STORE": store_url, **pace.env}) as served:
         yield served
 
 

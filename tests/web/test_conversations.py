@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from tenax.models import Reply
-from tests.support.served import Page, Served, is_done
+from tests.support.served import Pace, Page, Served, is_done
 from tests.support.turns import set_up
 from tests.web.conftest import BOTH, SQLITE
 
@@ -142,9 +142,10 @@ def test_an_approval_is_answered_once(asking: Served) -> None:
 
 
 @SQLITE
-def test_stop_ends_the_answer_and_keeps_its_words(slow: Served) -> None:
+def test_stop_ends_the_answer_and_keeps_its_words(slow: Served, pace: Pace) -> None:
     """What was said stands; a marker says that it was stopped."""
     page = slow.browser()
+    pace.say(20)  # so that the stop is not too late
     name = page.new()
     page.say(name, "Talk.")
     with page.stream(f"-~{name}:") as stream:

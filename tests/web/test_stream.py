@@ -13,14 +13,15 @@ from tenax.parts import Text
 from tenax.recovery import repair
 from tenax.sessions import SessionDB
 from tests.support.damage import break_events
-from tests.support.served import Page, Served, is_done
+from tests.support.served import Pace, Page, Served, is_done
 from tests.web.conftest import BOTH, SLOW, SQLITE
 
 
-def test_an_answer_streams_and_a_reconnect_goes_on_where_it_was(slow: Served) -> None:
+def test_an_answer_streams_and_a_reconnect_goes_on_where_it_was(slow: Served, pace: Pace) -> None:
     """Cut again and again in mid-answer: the rows are those of one who never left, and no snapshot was needed."""
     page = slow.browser()
     name = page.new()
+    pace.say(1)
     page.say(name, "Talk.")
     with page.stream(f"-~{name}:") as stream:
         stream.until("rows")
@@ -29,9 +30,10 @@ def test_an_answer_streams_and_a_reconnect_goes_on_where_it_was(slow: Served) ->
     while not is_done(rows.get(name, {})):
         with page.stream(cursor) as stream:
             stream.rows = rows
+            pace.say(5 * cuts + 5)  # further than anybody has read
             for _ in range(5):
                 stream.next()
-                if is_done(rows.get(name, {})):
+                if len(stream.text(name)) >= 5 * len("word ") * (cuts + 1) or is_done(rows.get(name, {})):
                     break
             assert stream.snapshots == 0
         cursor, cuts = stream.cursor, cuts + 1

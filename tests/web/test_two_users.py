@@ -82,6 +82,9 @@ def test_the_stream_shows_only_ones_own(page: Page, others: tuple[Page, str]) ->
         berta.say(mine, "And here.")
         stream.read_until(mine, is_done)
         assert name not in stream.list
+    with page.stream(f"-~{name}:") as stream:  # what others compare does not move any more
+        stream.read_until(name, lambda rows: sum(row["kind"] == "user" for row in rows.values()) == 2)
+        stream.read_until(name, lambda rows: len(rows) == 4 and is_done(rows))
 
 
 def test_one_who_does_not_run_it_changes_no_settings(others: tuple[Page, str]) -> None:

@@ -698,7 +698,8 @@ class Run:
     async def _handed(self, step: Step, each: OpenCall, tool: Tool[Any], at: Elsewhere) -> None:
         """It goes on elsewhere: not for longer than the tool may take, but for the time that a person takes to answer."""
         until = each.handed_at + int(tool.seconds * 1e6)
-        if each.handed is not None and not at.asks and self.journal.clock.now_us() > until:
+        asked = each.handed is not None and each.handed.asks  # it has its time from the answer on
+        if each.handed is not None and not (at.asks or asked) and self.journal.clock.now_us() > until:
             await self._halt(at.conversation)
             late = f"{tool.name} was stopped because it took more than {tool.seconds:g} seconds."
             await self._finished(step, each, Done("failed", late))

@@ -28,7 +28,7 @@ _TOOLS: Final = {
     "echo": ("Says it again.\u202e\x07", {"readOnlyHint": True}),
     "note": ("Adds its process number to the file that is the text.", {}),
     "slow": ("Does the same, and then takes half a minute.", {}),
-    "again": ("Does the same, and then takes a second.", {"idempotentHint": True}),
+    "again": ("Does the same, and then takes three seconds.", {"idempotentHint": True}),
     "env": ("The names of its environment.", {}),
     "child": ("Starts a process that sleeps, and says its number.", {}),
     "picture": ("A picture, a link and a text.", {}),
@@ -87,7 +87,7 @@ class Server:
             case "note" | "slow" | "again":
                 with Path(text).open("a") as file:
                     file.write(f"{os.getpid()}\n")
-                time.sleep({"note": 0, "slow": 30, "again": 1}[name])
+                time.sleep({"note": 0, "slow": 30, "again": 3}[name])
             case "env":
                 text = " ".join(sorted(os.environ))
             case "child":

@@ -280,10 +280,14 @@ class Provider:
         writer.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
         )
-        for event in stream:
-            if not await self._stays(reader, reply.pause):
-                return False
-            await _chunk(writer, event)
+        try:
+            for event in stream:
+                if not await self._stays(reader, reply.pause):
+                    return False
+                await _chunk(writer, event)
+        except ConnectionError:
+            self.cut += 1
+            raise
         if reply.hang or why == "silent":
             return await self._stays(reader, float("inf"))
         if why == "dropped":
@@ -297,7 +301,7 @@ class Provider:
         """Wait, as long as the client is there."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        while not reader.at_eof():
+        while not reader.at_eof() and reader.exception() is None:  # that one left a part of it unread
             left = until - loop.time()
             if left <= 0:
                 return True

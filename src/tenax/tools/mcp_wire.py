@@ -233,9 +233,11 @@ async def _started(
         finally:
             with contextlib.suppress(OSError, RuntimeError):  # it is gone already
                 stdin.write_eof()
-            await _gone(process)
-            pipe.close()
-            stdin.close()
+            try:
+                await _gone(process)
+            finally:  # also for who is told twice to end
+                pipe.close()
+                stdin.close()
     finally:
         os.close(ours)  # ends what is left of it
         for task in tasks:

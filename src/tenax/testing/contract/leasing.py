@@ -10,8 +10,8 @@ from tenax.journal.base import Lease
 from tenax.testing.contract.base import Engine, at_once, begin, refused, said, say, take
 
 RIVALS = 6
-SHORT = 0.25
-"""Seconds. Engines whose store has a clock of its own have to wait this long in earnest."""
+SHORT = 10.0
+"""Seconds. Longer than a test takes, so that only `pass_time` makes a lease run out."""
 
 
 class LeaseContract(Engine):
