@@ -209,13 +209,13 @@ class Lanes:
         while True:
             try:
                 lease = taken or await self._claim(conversation)
-                worked = False
+                worked, upto = False, None
                 if lease is not None:
                     over, taken = taken is not None, None
-                    worked = await self._work(conversation, lease, resume=resume, taken=over)
+                    worked, upto = await self._work(conversation, lease, resume=resume, taken=over)
                 elif not patient:
                     return
-                if not await self._left(conversation, owned=lease is not None, worked=worked):
+                if not await self._left(conversation, upto, worked=worked):
                     return
                 pause = _FIRST_PAUSE
             except (Gone, NoSuchConversation):
@@ -253,10 +253,15 @@ class Lanes:
         except TenaxError as error:
             log.info("A lease was not given back: %s", error)
 
-    async def _left(self, conversation: str, *, owned: bool, worked: bool) -> bool:
-        """Whether there is more to do: after giving the lease back, or while another process has it."""
+    async def _left(self, conversation: str, upto: int | None, *, worked: bool) -> bool:
+        """Whether there is more to do: after giving the lease back, or (None) while another process has it.
+
+        `upto`: what was known when it was last seen what there is to do. The history may know more by now, of which
+        nobody has thought: others read it too.
+        """
+        owned = upto is not None
         head = await self._journal.head(conversation)
-        if owned and head.run is not None and head.head > self.history(conversation).seq:
+        if upto is not None and head.run is not None and head.head > upto:
             return True  # a stop or an answer came while the lease was given back, and whoever sent it could not claim it
         if head.unanswered == 0 and (owned or head.run is None):
             return False
@@ -265,18 +270,20 @@ class Lanes:
         await self._journal.wait(conversation, head.head, seconds=_LOOK_SECONDS)
         return True
 
-    async def _work(self, conversation: str, lease: Lease, *, resume: bool, taken: bool) -> bool:
-        """Do what there is to do. False if there was nothing."""
+    async def _work(self, conversation: str, lease: Lease, *, resume: bool, taken: bool) -> tuple[bool, int]:
+        """Do what there is to do. Whether there was anything, and what was known when it was last looked for."""
         history = self.history(conversation)
-        worked = False
+        worked, upto = False, history.seq
         try:
             while True:
                 await history.catch_up()
                 run = await self._next(history, lease, resume=resume, taken=taken)
+                upto = history.seq
                 if run is None:
                     break
                 resume, taken, worked = False, False, True
                 ended = await self._run(history, lease, run)
+                upto = history.seq
                 await self.tell(conversation)
                 if ended == "completed":
                     self._answered(conversation)
@@ -284,11 +291,12 @@ class Lanes:
                     await history.catch_up()
                     break
         except LeaseLost:
+            upto = history.seq
             log.info("%s was taken over.", conversation, extra={"action": "taken_over"})
         finally:
             await self._release(conversation, lease)
         self._look_again_at_expiry(history)
-        return worked
+        return worked, upto
 
     def _look_again_at_expiry(self, history: History) -> None:
         """An approval that nobody answers is denied when its time is over, without anybody coming by."""

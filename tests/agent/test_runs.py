@@ -41,7 +41,7 @@ from tenax.journal.check import verify
 from tenax.models import Call, Piece, Reply, Script, ScriptedModel, Trouble, Words, connect
 from tenax.parts import Text
 from tenax.rules import Rule
-from tenax.runner import Policy
+from tenax.runner import Lanes, Policy
 from tenax.runtime import Runtime
 from tenax.testing import Provider, SimClock
 from tenax.testing.contract.base import begin
@@ -324,6 +324,31 @@ async def test_a_stop_that_somebody_else_reads_first_stops_the_run(
         await runtime.submit(name, "go")
         async with asyncio.timeout(5):
             await until(runtime, name, "run.finished")
+        assert await outcomes(runtime, name) == ["cancelled"]
+
+
+async def test_a_stop_that_comes_as_the_run_begins_to_wait_is_heeded_whoever_reads_it_first(
+    config: Config, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process sent it and could not claim the conversation, which was being given back; here somebody looked at it."""
+    release, stopped = Lanes._release, False
+
+    async def just_before(self: Lanes, conversation: str, lease: Lease) -> None:
+        nonlocal stopped
+        history = self.history(conversation)
+        if not stopped and history.turns.run is not None:
+            stopped = True
+            await self._journal.append(conversation, [RunStop()], run=history.turns.run.id)
+            await history.catch_up()
+        await release(self, conversation, lease)
+
+    monkeypatch.setattr("tenax.runtime._UPKEEP_SECONDS", 600)  # which would find it
+    monkeypatch.setattr(Lanes, "_release", just_before)
+    asks = Note(notes, name="ask", asks=True)
+    async with hands(config, [Reply(calls=[Call("ask", {"text": "x"})])], asks) as runtime:
+        name = await runtime.new()
+        await runtime.submit(name, "go")
+        await until(runtime, name, "run.finished")
         assert await outcomes(runtime, name) == ["cancelled"]
 
 
