@@ -36,7 +36,7 @@ from tenax.events import (
     RunLate,
     RunStarted,
 )
-from tenax.journal import Journal, search
+from tenax.journal import Journal, search, search_sqlite
 from tenax.journal.base import Hit, Hits
 from tenax.journal.indexer import Indexer
 from tenax.journal.query import parse
@@ -833,3 +833,24 @@ def test_rare_words_are_found_behind_many_newer_messages(journal: Journal) -> No
         assert found(journal, words) == ["the Needle of go 猫 喜欢"], words
     assert found(journal, "needle hay") == []
     assert len(journal.search("hay", limit=50).hits) == 50
+
+
+@pytest.mark.parametrize("words", ["hay", '"it hay"', '"of it"'])
+def test_a_search_whose_time_is_over_gets_on_all_the_same(
+    path: Path, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that came in one instant stand far from their time in the index; what they hide is not passed over."""
+    monkeypatch.setattr(search_sqlite, "LOOK_SECONDS", -1.0)
+    monkeypatch.setattr(search_sqlite, "LOOK_AT_ONCE", 10)
+    with tenax.open(url_of(path), user="ada") as journal:
+        for part in range(4):
+            begin(journal, *[say(f"hay {part} {n} of it") for n in range(300)])
+        settle(journal)
+        seen, before = [], None
+        for _ in range(1300):
+            page = journal.search(words, before=before, limit=50)
+            seen += [hit.seq for hit in page.hits]
+            if (before := page.before) is None:
+                break
+            assert page.hits or "it hay" in words
+        assert (before, len(seen)) == (None, 0 if "it hay" in words else 1200)

@@ -97,8 +97,9 @@ class SqliteSearch(SearchIndex):
                 return query.matches(_run(db, "folded", {"id": doc})[0][0])
 
             scope = _scope(_OWNER, owner) if num is None else _scope(_CONVERSATION, num)
-            rows = _candidates(db, query, scope, before)
-            return _newest(rows, meant, limit, lambda: self._store.clock.monotonic() < deadline)
+            ((drift,),) = _run(db, "drift")
+            rows = _candidates(db, query, scope, before, drift)
+            return _newest(rows, meant, limit, drift, lambda: self._store.clock.monotonic() < deadline)
 
     def found(self, user: str, places: Sequence[int]) -> list[Row]:
         return self._store.query("found", owner=user, places=json.dumps(list(places)))
@@ -423,10 +424,10 @@ _Identity = tuple[int, int] | None
 # -- rows --------------------------------------------------------------------------------------------------
 
 
-def _candidates(db: apsw.Connection, query: Query, scope: str, before: Key | None) -> apsw.Cursor:
+def _candidates(db: apsw.Connection, query: Query, scope: str, before: Key | None, drift: int) -> apsw.Cursor:
     top = 2**63 - 1
     if before is not None:
-        top = min(_slot(before[0]) + int(_run(db, "drift")[0][0]), top)
+        top = min(_slot(before[0]) + drift, top)
     grams = _all_of([*trigrams(query.pieces)[:GRAMS_MAX], scope])
     keys = _all_of([*query.keys, scope])
     if not query.keys:
@@ -437,24 +438,34 @@ def _candidates(db: apsw.Connection, query: Query, scope: str, before: Key | Non
 
 
 def _newest(
-    rows: apsw.Cursor, meant: Callable[[int, int, int, int], bool], limit: int, in_time: Callable[[], bool]
+    rows: apsw.Cursor,
+    meant: Callable[[int, int, int, int], bool],
+    limit: int,
+    drift: int,
+    in_time: Callable[[], bool],
 ) -> Proposed:
-    """The newest of these. What comes after a row is not newer than its id says, but may be newer than the row."""
+    """The newest of these. What comes after a row is not newer than its id says, but may be newer than the row.
+
+    So a page is never left with its hits in hand, nor so early that the next one would begin where this one did.
+    """
     found: list[Key] = []
-    enough, upto = -1, None
+    first = enough = -1
+    upto = None
     with contextlib.closing(rows):
         for n, (doc, at, place, whose) in enumerate(rows):
+            first = max(first, doc)
             if doc < enough:
                 break
-            if n % LOOK_AT_ONCE == LOOK_AT_ONCE - 1 and not in_time():
+            if n % LOOK_AT_ONCE == LOOK_AT_ONCE - 1 and enough < 0 and first - doc > drift and not in_time():
                 upto = (doc + 1) << UNIT_BITS, 0
                 break
-            if meant(doc, at, place, whose):
+            if (enough < 0 or (at, place) > found[-1]) and meant(doc, at, place, whose):
                 found.append((at, place))
                 if len(found) >= limit:
                     found.sort(reverse=True)
-                    enough = _slot(found[limit - 1][0])
-    return Proposed(sorted(found, reverse=True)[:limit], upto)
+                    del found[limit:]
+                    enough = _slot(found[-1][0])
+    return Proposed(sorted(found, reverse=True), upto)
 
 
 def _position(db: apsw.Connection, num: int) -> Position:
