@@ -25,6 +25,7 @@ from tenax.errors import ConfigError, Gone, LeaseLost, NoSuchConversation, Store
 from tenax.events import ApprovalAnswered, Event, RunFinished, RunStarted, RunStop
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Lease
+from tenax.journal.place import ALL_SEQS
 from tenax.recovery import GONE, interruption
 from tenax.tools.delegate import TASK, Made, made_by
 from tenax.views.turns import OpenRun, Turns
@@ -287,11 +288,12 @@ class Lanes:
                 await self.tell(conversation)
                 if ended == "completed":
                     self._answered(conversation)
-                if ended in {"parked", "lost"}:
+                if ended == "lost" or (ended == "parked" and not _moved(history.turns)):
                     await history.catch_up()
+                    upto = ALL_SEQS if ended == "lost" else upto  # who took it sees to it
                     break
         except LeaseLost:
-            upto = history.seq
+            upto = ALL_SEQS
             log.info("%s was taken over.", conversation, extra={"action": "taken_over"})
         finally:
             await self._release(conversation, lease)
@@ -416,6 +418,12 @@ class Lanes:
             and turns.newest_person <= max(before.inputs, default=0)
             and before.started.place == policy.place
         )
+
+
+def _moved(turns: Turns) -> bool:
+    """Whether a stop or an answer was folded that the run has not seen, which has just begun to wait."""
+    calls = turns.run.open if turns.run is not None else []
+    return turns.stopped or any(each.answered and not each.handed for each in calls)
 
 
 def _parked(run: OpenRun) -> bool:

@@ -835,22 +835,48 @@ def test_rare_words_are_found_behind_many_newer_messages(journal: Journal) -> No
     assert len(journal.search("hay", limit=50).hits) == 50
 
 
+@pytest.mark.parametrize("gap", [1, 267, 351, 1000])
 @pytest.mark.parametrize("words", ["hay", '"it hay"', '"of it"'])
 def test_a_search_whose_time_is_over_gets_on_all_the_same(
-    path: Path, words: str, monkeypatch: pytest.MonkeyPatch
+    path: Path, words: str, gap: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Messages that came in one instant stand far from their time in the index; what they hide is not passed over."""
     monkeypatch.setattr(search_sqlite, "LOOK_SECONDS", -1.0)
     monkeypatch.setattr(search_sqlite, "LOOK_AT_ONCE", 10)
-    with tenax.open(url_of(path), user="ada") as journal:
+    clock = SimClock()
+    with tenax.open(url_of(path), user="ada", clock=clock) as journal:
         for part in range(4):
             begin(journal, *[say(f"hay {part} {n} of it") for n in range(300)])
+            clock.set_wall(clock.now_us() + 64 * gap)
         settle(journal)
-        seen, before = [], None
-        for _ in range(1300):
+        page = journal.search(words, limit=50)
+        seen = len(page.hits)
+        while (before := page.before) is not None:
             page = journal.search(words, before=before, limit=50)
-            seen += [hit.seq for hit in page.hits]
-            if (before := page.before) is None:
-                break
-            assert page.hits or "it hay" in words
-        assert (before, len(seen)) == (None, 0 if "it hay" in words else 1200)
+            seen += len(page.hits)
+            assert page.before != before
+        assert seen == (0 if "it hay" in words else 1200)
+
+
+def test_a_search_whose_time_is_over_begins_below_where_it_began(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few ids it has passed."""
+    monkeypatch.setattr(search_sqlite, "LOOK_SECONDS", -1.0)
+    monkeypatch.setattr(search_sqlite, "LOOK_AT_ONCE", 10)
+    clock = SimClock()
+    with tenax.open(url_of(path), user="ada", clock=clock) as journal:
+        name = begin(journal)
+        for n in range(40):
+            clock.set_wall(clock.now_us() + 64)
+            journal.append(name, [say(f"hay {n}")])
+        clock.set_wall(clock.now_us() + 64)
+        journal.append(name, [say(f"hay {n}") for n in range(9)])
+        settle(journal)
+        page = journal.search("hay", limit=100)
+        seen = len(page.hits)
+        while (before := page.before) is not None:
+            page = journal.search("hay", before=before, limit=100)
+            seen += len(page.hits)
+            assert page.before != before
+        assert seen == 49

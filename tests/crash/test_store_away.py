@@ -54,7 +54,7 @@ from tests.support.children import Child, Teller, finish_all
 from tests.support.damage import break_events
 from tests.support.postgres import PostgresServer
 from tests.support.runs import Hands, Note, config_of, lines, outcomes, prose, told, until
-from tests.support.served import environment
+from tests.support.served import Pace, environment
 from tests.support.turns import set_up
 
 pytestmark = pytest.mark.crash
@@ -721,9 +721,10 @@ def test_a_spool_can_be_made_while_others_sweep(tmp_path: Path) -> None:
 def test_a_question_says_once_that_the_store_is_away_and_once_that_it_is_back(tmp_path: Path) -> None:
     """The answer is whole, and nobody has to read a line for every word that is held."""
     set_up(tmp_path, [STREAM])
+    pace = Pace(tmp_path, 10)
     asked = subprocess.Popen(
         [sys.executable, "-m", "tenax", "-p", "go"],
-        env=environment(tmp_path),
+        env={**environment(tmp_path), **pace.env},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         bufsize=0,
@@ -736,6 +737,7 @@ def test_a_question_says_once_that_the_store_is_away_and_once_that_it_is_back(tm
         full = (tmp_path / "tenax.db-wal").stat().st_size
         usual = resource.prlimit(asked.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(asked.pid, resource.RLIMIT_FSIZE, (full, usual[1]))
+        pace.say()
         assert asked.stderr is not None
         told = b""
         while b"does not answer" not in told:

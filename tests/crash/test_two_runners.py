@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -243,9 +244,10 @@ def requests(url: str, journal: Journal, name: str, home: Path) -> list[bytes]:
 def halt(pid: int) -> None:
     """SIGSTOP, and wait until all its threads stand: one that waits for a lock would still get it meanwhile."""
     os.kill(pid, signal.SIGSTOP)
-    threads = [each / "stat" for each in Path(f"/proc/{pid}/task").iterdir()]
-    while any(each.read_text().rpartition(")")[2].split()[0] != "T" for each in threads):
-        time.sleep(0.001)
+    for each in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # that thread had just ended
+            while (each / "stat").read_text().rpartition(")")[2].split()[0] != "T":
+                time.sleep(0.001)
 
 
 def stop_at_rest(pid: int, journal: Journal, url: str) -> None:

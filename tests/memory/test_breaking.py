@@ -27,13 +27,15 @@ from tenax.events import (
 )
 from tenax.journal import open as open_journal
 from tenax.journal.facts import Facts
+from tenax.memory import manager
 from tenax.models import Call, Piece, Reply, Script, ScriptedModel
 from tenax.parts import Text
 from tenax.runtime import Runtime
 from tenax.tools import base as tools
 from tenax.tools.memory import UseMemory, UseMemoryArgs
+from tests.models.talk import clock_ahead
 from tests.support.diary import Diary
-from tests.support.runs import asked, config_of, outcomes, told
+from tests.support.runs import asked, config_of, outcomes, settled, told
 
 SECONDS = 30.0
 TEA = "The person drinks green tea in the morning."
@@ -425,9 +427,12 @@ async def test_a_memory_that_takes_long_to_look_through_is_ready_for_the_next_tu
         await asked(runtime, name, "hello")
         await runtime.memory.add(TEA)
         go.clear()
-        with monkeypatch.context() as hurry:
-            hurry.setattr("tenax.memory.keep.RECALL_SECONDS", 0.25)
-            await asked(runtime, name, "Which tea do I drink?")
+        assert manager.RECALL_SECONDS <= 0.25
+        looks, leap = begun, clock_ahead(monkeypatch)
+        seq = (await runtime.submit(name, "Which tea do I drink?")).seq
+        await until(lambda: begun > looks)
+        leap(60)  # more than it may take here
+        await settled(runtime, name, seq)
         (missed,) = await told(runtime, name, MemoryRecalled)
         assert missed.missed == ["builtin"]
         looks = begun

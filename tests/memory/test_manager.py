@@ -56,8 +56,10 @@ def test_a_slow_provider_does_not_hold_the_caller(gate: Gate) -> None:
     provider = Notebook(sync_turn=gate, queue_prefetch=gate, prefetch=gate)
     manager = MemoryManager()
     manager.add_provider(provider)
+    began = time.monotonic()
     manager.sync_all("hi", "hey", session_id="s1")
     manager.queue_prefetch_all("hi", session_id="s1")
+    assert time.monotonic() - began < 4 * AT_ONCE
     assert not manager.prefetch_all("hi", session_id="s1")
     assert gate.reached.wait(60)
     assert provider.calls == []

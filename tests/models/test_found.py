@@ -21,6 +21,8 @@ from tests.models.talk import APIS, KEY, address
 both = pytest.mark.parametrize("api", APIS)
 SECRET = Secret(KEY, "the test")
 
+USUAL = found.PROBE_SECONDS_MAX
+
 
 def listed(*names: str, owned_by: str = "") -> dict[str, Any]:
     return {"object": "list", "data": [{"id": name, "owned_by": owned_by} for name in names]}
@@ -187,6 +189,7 @@ async def test_a_server_that_hangs_or_talks_nonsense_harms_nothing(
     async with server(talk) as odd, Provider([], pages={"/v1/models": listed("good")}) as provider:
         monkeypatch.setattr(found, "LM_STUDIO", provider.url)
         monkeypatch.setattr(found, "LLAMA_CPP", odd)
+        assert USUAL <= 1
         monkeypatch.setattr(found, "PROBE_SECONDS_MAX", 3.0)
         began = time.monotonic()
         offers = await find({"OLLAMA_HOST": odd})

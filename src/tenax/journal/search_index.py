@@ -48,7 +48,8 @@ __all__ = [
 ]
 
 LOOK_SECONDS = 1.0
-"""How long a search looks at what the index proposes: words that are all common but rarely side by side."""
+"""How long a search looks at what the index proposes: words that are all common but rarely side by side. On SQLite
+longer by as many messages as came in one instant: it has to get below them."""
 READER = Reader("search", follows="facts", start="beginning")
 ROLE_OF = {
     "message.user": "user",

@@ -456,7 +456,8 @@ def _newest(
             first = max(first, doc)
             if doc < enough:
                 break
-            if n % LOOK_AT_ONCE == LOOK_AT_ONCE - 1 and enough < 0 and first - doc > drift and not in_time():
+            below = first - doc > drift + 1  # the next page would begin below this one
+            if n % LOOK_AT_ONCE == LOOK_AT_ONCE - 1 and enough < 0 and below and not in_time():
                 upto = (doc + 1) << UNIT_BITS, 0
                 break
             if (enough < 0 or (at, place) > found[-1]) and meant(doc, at, place, whose):

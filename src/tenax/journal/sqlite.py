@@ -806,17 +806,20 @@ class _QueueLock:
                     os.close(descriptor)
             done.set()
 
-        if started(wait, "tenax-queue") is None:
-            os.close(descriptor)
-            raise OSError(errno.EAGAIN, "there is no room for one more thread")
+        thread = None
         try:
-            done.wait(seconds)
-        except BaseException:  # Ctrl-C: who waits gives it back
+            thread = started(wait, "tenax-queue")
+            if thread is not None:
+                done.wait(seconds)
+        except BaseException:  # Ctrl-C, perhaps while it was being started: who waits gives it back
             with told:
                 state["left"] = True
                 if state["got"]:
                     os.close(descriptor)
             raise
+        if thread is None:
+            os.close(descriptor)
+            raise OSError(errno.EAGAIN, "there is no room for one more thread")
         with told:
             if not state["got"]:
                 state["left"] = True
