@@ -7,6 +7,7 @@ The names here are the public ones; everything else is reached through them. Eac
 when it is first used: the command has to answer to Ctrl-C before all of it is there.
 """
 
+from importlib import import_module as _module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,13 +28,11 @@ else:
     }
 
     def __getattr__(name: str) -> object:
-        import importlib  # noqa: PLC0415
-
         if name in _PLACES:
-            found = globals()[name] = getattr(importlib.import_module(_PLACES[name]), name)
+            found = globals()[name] = getattr(_module(_PLACES[name]), name)
             return found
         try:
-            return importlib.import_module(f"{__name__}.{name}")
+            return _module(f"{__name__}.{name}")
         except ModuleNotFoundError as error:
             if error.name != f"{__name__}.{name}":
                 raise

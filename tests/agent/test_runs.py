@@ -353,6 +353,50 @@ async def test_a_stop_that_comes_as_the_run_begins_to_wait_is_heeded_whoever_rea
         assert await outcomes(runtime, name) == ["cancelled"]
 
 
+async def test_who_lost_a_run_is_done_with_it_while_the_other_goes_on(config: Config) -> None:
+    """Whoever waits for it to be idle, as `tenax -p` does, does not wait for the run that took its place."""
+    endless = [Reply(words="on and on " * 200, pause=0.05, hang=True)] * 2
+    async with hands(config, endless) as first, hands(config, endless) as second:
+        name = await first.new()
+        stored = await first.submit(name, "one")
+        await until(first, name, "reply.delta")
+        await second.submit(name, "two", how="take over")
+        await first.finished(name, stored.seq)
+        await until(second, name, "model.requested", 2)
+        async with asyncio.timeout(5):
+            await first.lanes.idle(name)
+        assert (await second.journal.head(name)).run is not None
+
+
+@pytest.mark.parametrize("event", ["stop", "answer"])
+async def test_what_is_folded_by_another_while_the_run_parks_is_heeded(
+    config: Config, notes: Path, monkeypatch: pytest.MonkeyPatch, event: str
+) -> None:
+    """It came after the run looked, and before it had parked."""
+    took = History.took
+
+    async def meanwhile(self: History, stored: Any) -> None:
+        for each in stored:
+            if each.kind == "approval.asked":
+                came = (
+                    RunStop()
+                    if event == "stop"
+                    else ApprovalAnswered(each.event.message, each.event.call, "once", "ada")
+                )
+                await self._journal.append(self.conversation, [came], run=each.run)
+                await self.catch_up()
+        await took(self, stored)
+
+    monkeypatch.setattr("tenax.runtime._UPKEEP_SECONDS", 600)
+    monkeypatch.setattr(History, "took", meanwhile)
+    asks = Note(notes, name="ask", asks=True)
+    async with hands(config, [Reply(calls=[Call("ask", {"text": "x"})]), "done"], asks) as runtime:
+        name = await runtime.new()
+        await runtime.submit(name, "go")
+        await until(runtime, name, "run.finished")
+        assert await outcomes(runtime, name) == ["cancelled" if event == "stop" else "completed"]
+
+
 STOPS: dict[str, tuple[Reply, str]] = {
     "before the first token": (Reply(hang=True), "model.requested"),
     "mid-stream": (Reply(words="some words", hang=True), "reply.delta"),
@@ -920,47 +964,3 @@ def sockets() -> int:
         with contextlib.suppress(OSError):  # it was closed meanwhile
             found += str(each.readlink()).startswith("socket:")
     return found
-
-
-async def test_who_lost_a_run_is_done_with_it_while_the_other_goes_on(config: Config) -> None:
-    """Whoever waits for it to be idle, as `tenax -p` does, does not wait for the run that took its place."""
-    endless = [Reply(words="on and on " * 200, pause=0.05, hang=True)] * 2
-    async with hands(config, endless) as first, hands(config, endless) as second:
-        name = await first.new()
-        stored = await first.submit(name, "one")
-        await until(first, name, "reply.delta")
-        await second.submit(name, "two", how="take over")
-        await first.finished(name, stored.seq)
-        await until(second, name, "model.requested", 2)
-        async with asyncio.timeout(5):
-            await first.lanes.idle(name)
-        assert (await second.journal.head(name)).run is not None
-
-
-@pytest.mark.parametrize("event", ["stop", "answer"])
-async def test_what_is_folded_by_another_while_the_run_parks_is_heeded(
-    config: Config, notes: Path, monkeypatch: pytest.MonkeyPatch, event: str
-) -> None:
-    """It came after the run looked, and before it had parked."""
-    took = History.took
-
-    async def meanwhile(self: History, stored: Any) -> None:
-        for each in stored:
-            if each.kind == "approval.asked":
-                came = (
-                    RunStop()
-                    if event == "stop"
-                    else ApprovalAnswered(each.event.message, each.event.call, "once", "ada")
-                )
-                await self._journal.append(self.conversation, [came], run=each.run)
-                await self.catch_up()
-        await took(self, stored)
-
-    monkeypatch.setattr("tenax.runtime._UPKEEP_SECONDS", 600)
-    monkeypatch.setattr(History, "took", meanwhile)
-    asks = Note(notes, name="ask", asks=True)
-    async with hands(config, [Reply(calls=[Call("ask", {"text": "x"})]), "done"], asks) as runtime:
-        name = await runtime.new()
-        await runtime.submit(name, "go")
-        await until(runtime, name, "run.finished")
-        assert await outcomes(runtime, name) == ["cancelled" if event == "stop" else "completed"]
