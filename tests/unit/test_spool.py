@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tenax.errors import StoreFull, StoreMisused
+from tenax.errors import StoreError, StoreFull, StoreMisused
 from tenax.journal import spool as module
 from tenax.journal.spool import ROOM_BYTES, Entry, Spool, left
 from tests.support.children import Child, Teller
@@ -312,3 +312,26 @@ def test_a_forked_child_does_not_use_its_parents_spool(tmp_path: Path) -> None:
     parent = Child(fork, str(tmp_path))
     assert parent.finish() == 0
     assert parent.lines == [["7", "0"]]
+
+
+def test_a_folder_that_a_sweep_takes_away_while_it_is_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there, and is not any more when Python looks whether it is a folder."""
+    is_dir = Path.is_dir
+    taken: list[Path] = []
+
+    def swept(self: Path) -> bool:
+        if self.name == "i_1.1" and not taken:
+            taken.append(self)
+            self.rmdir()
+        return is_dir(self)
+
+    (tmp_path / "i_1.1").mkdir()
+    monkeypatch.setattr(Path, "is_dir", swept)
+    spool = Spool(tmp_path, "i_1.1")
+    assert (taken, spool.read()) == ([tmp_path / "i_1.1"], [])
+    spool.close(remove=True)
+    (tmp_path / "i_2.1").write_text("a file of somebody's")
+    with pytest.raises(StoreError, match="i_2"):
+        Spool(tmp_path, "i_2.1")

@@ -217,12 +217,15 @@ def _checksum(body: bytes) -> int:
 def _make(folder: Path) -> int:
     """Make the folder and take its lock, though a sweep may take an empty one away at any moment."""
     for _ in range(_TRIES):
-        for each in (folder.parent, folder):  # of `parents` none would get the mode
-            each.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
+            for each in (folder.parent, folder):  # of `parents` none would get the mode
+                each.mkdir(mode=0o700, parents=True, exist_ok=True)
             return _hold(folder)
         except FileNotFoundError:
             continue
+        except FileExistsError:
+            if folder.is_file() or folder.parent.is_file():  # otherwise it was there, and is gone since
+                raise
         except StoreMisused:
             if str(folder.resolve()) in _held or (folder / "spool").exists():
                 raise
