@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 OFFLINE := { echo "Some packages could not be fetched: look at the lines above, and run make again." >&2; exit 1; }
 
-.PHONY: run page test check bench bench-large wheel clean
+.PHONY: run page test nightly check bench bench-large wheel clean
 
 run:
 	@echo "1/4 environment" >&2
@@ -28,6 +28,10 @@ wheel: page
 test: $(VENV)/installed-dev
 	$(BIN)/python -m tools.page test
 	$(BIN)/pytest -n 2 tests
+
+# The tests that take too long for every commit.
+nightly: $(VENV)/installed-dev
+	$(BIN)/pytest -n 2 -m nightly tests
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
