@@ -299,7 +299,7 @@ class SessionDB:
         """Keep others from paying for the same summary. It saves money, it does not guard the commit."""
         shortest, longest = _LOCK_SECONDS
         seconds = min(max(ttl_seconds, shortest), longest)
-        return self.journal.claim(_lock(session_id), holder, seconds) is not None
+        return self.journal.claim(_lock(session_id), holder, seconds, patient=False) is not None
 
     def release_compression_lock(self, session_id: str, holder: str) -> None:
         """Give the lock back, if this holder has it."""

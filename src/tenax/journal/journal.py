@@ -378,11 +378,14 @@ class Journal:
 
     # -- leases ----------------------------------------------------------------------------------------------
 
-    def claim(self, name: str, holder: str, seconds: float, *, take_over: bool = False) -> Lease | None:
+    def claim(
+        self, name: str, holder: str, seconds: float, *, take_over: bool = False, patient: bool = True
+    ) -> Lease | None:
         """The right to act under this name, or None while somebody has it.
 
         Another's lease is free when it was released, its instance is dead, or it has run out and this process has
-        been connected for its whole length (so that a sleep or a restart reaps nobody alive). `take_over` asks nobody.
+        been connected for its whole length (so that a sleep or a restart reaps nobody alive). Without `patient` a lease
+        that has run out is free at once, as `holder` says. `take_over` asks nobody.
         """
         check_id("lease", name)
         check_id("holder", holder)
@@ -396,7 +399,7 @@ class Journal:
                 fence = row[1]
                 if row[6] == token:  # an earlier try of this very call went through
                     return Lease(name, holder, fence, seconds, token)
-                if not take_over and not self._free(tx, row, now):
+                if not take_over and not self._free(tx, row, now, patient=patient):
                     return None
             taken = {"fence": fence + 1, "until": now + seconds, "seconds": seconds, "token": token}
             where = {"owner": user, "name": name, "holder": holder}
@@ -405,11 +408,13 @@ class Journal:
 
         return self._lease(work)
 
-    def _free(self, tx: Tx, row: tuple[object, ...], now: float) -> bool:
+    def _free(self, tx: Tx, row: tuple[object, ...], now: float, *, patient: bool) -> bool:
         holder, _, until, seconds, instance, life, _ = row
         if holder is None or life != self._store.life() or not self._store.alive(tx, str(instance)):
             return True
-        return now > float(str(until)) and now - self._store.connected_since() >= float(str(seconds))
+        if now <= float(str(until)):
+            return False
+        return not patient or now - self._store.connected_since() >= float(str(seconds))
 
     def renew(self, lease: Lease, *, seconds: float | None = None) -> Lease:
         """Keep the lease for its length again, counted from now. Raises LeaseLost."""

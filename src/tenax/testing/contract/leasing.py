@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tenax.errors import LeaseLost
 from tenax.journal import Journal
 from tenax.journal.base import Lease
+from tenax.sessions import SessionDB
 from tenax.testing.contract.base import Engine, at_once, begin, refused, said, say, take
 
 RIVALS = 6
@@ -90,6 +91,21 @@ class LeaseContract(Engine):
         assert journal.claim("run:x", "back again", SHORT) is None
         pass_time(SHORT * 1.2)
         assert journal.claim("run:x", "patient", SHORT) is not None
+
+    def test_a_compression_lock_that_ran_out_is_free_for_a_process_that_has_just_come(
+        self, journal: Journal, pass_time: Callable[[float], None], reconnect: Callable[[], None]
+    ) -> None:
+        """The lock guards no commit, so nobody waits for it: who asks who holds it and who takes it are told the same."""
+        db = SessionDB(journal=journal)
+        assert db.try_acquire_compression_lock("p", "slow", ttl_seconds=SHORT)
+        reconnect()
+        assert not db.try_acquire_compression_lock("p", "quick", ttl_seconds=SHORT)
+        assert db.get_compression_lock_holder("p") == "slow"
+        pass_time(SHORT * 2)
+        reconnect()
+        assert db.get_compression_lock_holder("p") is None
+        assert db.try_acquire_compression_lock("p", "quick", ttl_seconds=SHORT)
+        assert db.get_compression_lock_holder("p") == "quick"
 
     def test_running_out_takes_nothing_away(
         self, journal: Journal, pass_time: Callable[[float], None]
