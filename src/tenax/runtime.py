@@ -33,6 +33,7 @@ from tenax.errors import (
     ConfigError,
     DedupReused,
     Gone,
+    HeadMoved,
     InvalidInput,
     NoSuchConversation,
     Refused,
@@ -56,7 +57,7 @@ from tenax.events import (
 )
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
-from tenax.journal.base import Dedup, Erased, Hits, Recorded, Summary
+from tenax.journal.base import Dedup, Erased, Expect, Hits, Recorded, Summary
 from tenax.listing import LiveList
 from tenax.live import SHOWN_ROWS, Live, Lives
 from tenax.models import Model, ToolSpec
@@ -86,6 +87,8 @@ _COLLECT_SECONDS = 3600.0
 _TITLE_SECONDS = 30.0
 _FOLDED_AT_ONCE = 5000
 """How many events are folded for a figure, while everybody else waits."""
+_ANSWER_TRIES = 100
+"""How often an answer is tried again while others write to the conversation."""
 _NOT_ASKED = "Nothing was asked there, or it was answered already."
 How = Literal["queue", "steer", "interrupt", "take over"]
 Answer = Literal["once", "conversation", "always", "no"]
@@ -506,11 +509,7 @@ class Runtime:
         `always` makes a rule of the pattern first, which has to fit this call. Only the local user can: the rules are
         those of the person who runs this Tenax. A question of the model is answered with `once` and `words`, or with `no`.
         """
-        run = (await self.lanes.turns(conversation)).run
-        waits = [each.asked for each in run.waits if each.asked is not None] if run is not None else []
-        asked = next((each for each in waits if (each.message, each.call) == (message, call)), None)
-        if run is None or asked is None:
-            raise InvalidInput(_NOT_ASKED)
+        _, asked = await self._asked(conversation, message, call)
         if (asked.name == Ask.name and answer != "no") != bool(words.strip()) or len(words) > WORDS_CHARS_MAX:
             raise InvalidInput(
                 f"A question is answered with words, up to {WORDS_CHARS_MAX:,} characters; nothing else is."
@@ -523,12 +522,30 @@ class Runtime:
         by = self._sync.user or ""
         why = "The person gave no answer." if asked.name == Ask.name and answer == "no" else ""
         answered = ApprovalAnswered(message, call, answer, by, why, kept, words.strip())
-        once = Dedup(f"approval:{conversation}", f"{message}:{call}")
-        try:
-            await self.journal.append(conversation, [answered], run=run.id, dedup=once)
-        except DedupReused as error:  # from another face, at the same moment
-            raise InvalidInput(_NOT_ASKED) from error
+        await self._append_answer(conversation, answered)
         self.lanes.wake(conversation)
+
+    async def _asked(self, conversation: str, message: int, call: str) -> tuple[str, ApprovalAsked]:
+        """The run that waits for this approval, and what it asks. Raises InvalidInput where nothing waits for it."""
+        run = (await self.lanes.turns(conversation)).run
+        waits = [each.asked for each in run.waits if each.asked is not None] if run is not None else []
+        asked = next((each for each in waits if (each.message, each.call) == (message, call)), None)
+        if run is None or asked is None:
+            raise InvalidInput(_NOT_ASKED)
+        return run.id, asked
+
+    async def _append_answer(self, conversation: str, answered: ApprovalAnswered) -> None:
+        """Store an answer if the approval still waits when it is stored: of several at once exactly one is.
+
+        The head is read before the approval is looked up, so that whatever the look missed moves the head.
+        """
+        for _ in range(_ANSWER_TRIES):
+            head = (await self.journal.head(conversation)).head
+            run, _ = await self._asked(conversation, answered.message, answered.call)
+            with contextlib.suppress(HeadMoved):
+                await self.journal.append(conversation, [answered], run=run, expect=Expect(head=head))
+                return
+        raise Refused("The conversation changes too fast to store the answer.", hint="Try again.")
 
     async def _allow_always(self, conversation: str, asked: ApprovalAsked, pattern: str) -> None:
         rule = Rule("allow", exactly(asked.name), pattern)
