@@ -19,7 +19,7 @@ from tenax.events import ConversationOpened, ConversationTitled, MessageUser
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.schedules import Plan, Schedule, Schedules
 from tenax.parts import Text
-from tenax.when import first, following, local, span, zone_of
+from tenax.when import brought_back, first, following, local, span, zone_of
 
 __all__ = ["LATE_SECONDS", "LOOK_SECONDS", "Scheduler"]
 
@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 2.0
 """How soon a change by another process is seen."""
 LATE_SECONDS = 60
+_CHECK_SECONDS = 60.0
+"""How soon a schedule is found whose next time was set by a clock that ran ahead."""
 _TITLE_CHARS = 60
 
 
@@ -125,6 +127,7 @@ class Scheduler:
 
     async def run(self) -> None:
         """Ask what is due, as long as this process serves."""
+        checked = -_CHECK_SECONDS
         while True:
             self._changed.clear()
             seconds = LOOK_SECONDS
@@ -132,8 +135,13 @@ class Scheduler:
                 due = await self._journal.apart(self._rows.next_due)
                 if due is not None:
                     seconds = min(seconds, (due - self._journal.clock.now_us()) / 1e6)
-                if seconds <= 0:
-                    seconds = 0.0 if await self.fire() else LOOK_SECONDS
+                monotonic = self._journal.clock.monotonic()
+                if seconds <= 0 or monotonic - checked >= _CHECK_SECONDS:
+                    checked = monotonic
+                    if await self.fire():
+                        seconds = 0.0
+                    elif seconds <= 0:
+                        seconds = LOOK_SECONDS
             except (TenaxError, OSError) as error:  # OSError: as many files are open here as may be
                 log.warning("%s Schedules wait.", error, extra={"action": "schedules_wait"})
                 seconds = LOOK_SECONDS
@@ -142,13 +150,14 @@ class Scheduler:
                     await self._changed.wait()
 
     async def fire(self) -> int:
-        """Ask what is due now; how many went on to their next time."""
+        """Ask what is due now; how many went on to their next time, or back to it where a clock had run ahead."""
         now, moved = self._journal.clock.now_us(), 0
         for each in await self._journal.apart(self._rows.all):
-            if each.due is None or each.due > now:
-                break
             try:
-                moved += await self._fire(each, now)
+                if each.due is not None and each.due <= now:
+                    moved += await self._fire(each, now)
+                else:
+                    moved += await self._bring_back(each, now)
             except StoreUnavailable:
                 raise
             except TenaxError as error:  # it holds up no other
@@ -166,7 +175,19 @@ class Scheduler:
                 asked_at = await self._ask(each, now)
         if asked_at is None:
             return False
-        to, _ = following(each.when, zone_of(each.zone), each.due, asked_at)
+        zone = zone_of(each.zone)
+        to, _ = following(each.when, zone, each.due, asked_at)
+        if to is not None:  # a clock that ran ahead may have asked it
+            to = brought_back(each.when, zone, to, now) or to
+        return await self._journal.apart(lambda: self._rows.move(each, to))
+
+    async def _bring_back(self, each: Schedule, now: int) -> bool:
+        """Go on by the present clock where the next time was set by one that ran ahead."""
+        assert each.due is not None
+        to = brought_back(each.when, zone_of(each.zone), each.due, now)
+        if to is None:
+            return False
+        log.info("Schedule %s goes on by the present clock.", each.id, extra={"action": "schedule_back"})
         return await self._journal.apart(lambda: self._rows.move(each, to))
 
     async def _ask(self, each: Schedule, now: int) -> int | None:

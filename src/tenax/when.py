@@ -17,7 +17,17 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from tenax.errors import InvalidInput
 
-__all__ = ["EXAMPLES", "MINUTES_MIN", "first", "following", "is_understood", "local", "span", "zone_of"]
+__all__ = [
+    "EXAMPLES",
+    "MINUTES_MIN",
+    "brought_back",
+    "first",
+    "following",
+    "is_understood",
+    "local",
+    "span",
+    "zone_of",
+]
 
 MINUTES_MIN = 5
 EXAMPLES = (
@@ -131,6 +141,26 @@ def following(words: str, zone: tzinfo, due_us: int, now_us: int) -> tuple[int |
             return each, missed
         missed += each > due_us
     raise AssertionError  # there is always another day
+
+
+def brought_back(words: str, zone: tzinfo, due_us: int, now_us: int) -> int | None:
+    """The next time by the present clock, where `due_us` cannot come from it; None where it can, or is a date.
+
+    A clock that ran ahead leaves such a time behind when it is put back. A time may lie one step further ahead than the
+    next one: a clock that is put back by seconds makes no time come twice.
+    """
+    rule, _ = _parsed(words, date.min)
+    if rule.on is not None:
+        return None
+    if rule.minutes:
+        step = rule.minutes * 60_000_000
+        ahead = (due_us - now_us - 1) // step
+        return due_us - ahead * step if ahead > 1 else None
+    following_us, _ = following(words, zone, now_us, now_us)
+    assert following_us is not None
+    next_but_one, _ = following(words, zone, following_us, following_us)
+    assert next_but_one is not None
+    return following_us if due_us > next_but_one else None
 
 
 def span(seconds: int) -> str:

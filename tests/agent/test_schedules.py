@@ -150,6 +150,58 @@ async def test_what_was_missed_runs_once_late_and_says_so(
         assert (over.due, over.words) == (None, "")
 
 
+@pytest.mark.parametrize(
+    ("when", "next_time", "after_it"),
+    [
+        ("every day at 8", "2026-11-14 08:00", "2026-11-15 08:00"),
+        ("every hour", "2026-11-13 10:00", "2026-11-13 11:00"),
+    ],
+)
+async def test_a_clock_that_was_a_year_ahead_silences_nothing(
+    config: Config, journal: Journal, clock: SimClock, when: str, next_time: str, after_it: str
+) -> None:
+    """What was asked then is not asked again; the next time is of the clock as it is now, also for one made meanwhile."""
+    async with talking(config, journal) as runtime:
+        name = await runtime.new()
+        add = runtime.schedules.add
+        await add("Look.", when, conversation=name, zone="Europe/Berlin")
+        clock.set_wall(us("2027-11-13 09:00"))
+        assert await runtime.schedules.fire() == 1
+        other = await runtime.new()
+        await add("Made in the future.", when, conversation=other, zone="Europe/Berlin")
+        assert len(await asked(runtime, name)) == 1
+        clock.set_wall(us("2026-11-13 09:05"))
+        assert await runtime.schedules.fire() == 2
+        assert dues(journal) == [us(next_time)] * 2
+        clock.set_wall(us(next_time))
+        assert [await runtime.schedules.fire() for _ in range(2)] == [2, 0]
+        assert (len(await asked(runtime, name)), len(await asked(runtime, other))) == (1, 1)
+        assert dues(journal) == [us(after_it)] * 2
+        clock.set_wall(us(after_it))
+        assert await runtime.schedules.fire() == 2
+        assert (len(await asked(runtime, name)), len(await asked(runtime, other))) == (2, 2)
+
+
+async def test_a_server_finds_by_itself_that_the_clock_was_put_back(
+    config: Config, journal: Journal, clock: SimClock
+) -> None:
+    """Nothing is due, so nothing but the look at the clock brings the schedule back; a small step back changes nothing."""
+    clock.set_wall(us("2026-11-14 08:00"))
+    async with Runtime(config, journal=journal, models=[ScriptedModel(["Yes."])]) as runtime:
+        name = await runtime.new()
+        add = runtime.schedules.add
+        made = await add("Look.", "every day at 8", conversation=name, zone="Europe/Berlin")
+        clock.set_wall(us("2026-11-14 07:59"))
+        clock.advance(1.0)
+        assert await runtime.schedules.fire() == 0
+        assert dues(journal) == [made.due]
+        clock.set_wall(us("2025-11-14 09:00"))
+        clock.advance(MINUTE)
+        async with asyncio.timeout(60):
+            while dues(journal) != [us("2025-11-15 08:00")]:  # noqa: ASYNC110  (the server moves it)
+                await asyncio.sleep(0.05)
+
+
 async def test_a_process_that_died_before_it_went_on_asks_nothing_twice_and_leaves_nothing_out(
     config: Config, journal: Journal, clock: SimClock
 ) -> None:

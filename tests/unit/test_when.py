@@ -6,12 +6,12 @@ from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from tenax.clock import machine_zone
 from tenax.errors import InvalidInput
-from tenax.when import EXAMPLES, first, following, is_understood, local, zone_of
+from tenax.when import EXAMPLES, brought_back, first, following, is_understood, local, zone_of
 
 BERLIN, LORD_HOWE, APIA = (
     ZoneInfo(each) for each in ("Europe/Berlin", "Australia/Lord_Howe", "Pacific/Apia")
@@ -178,3 +178,42 @@ def test_the_next_time_is_the_first_that_fits(words: str, name: str, day: date, 
     assert missed == sum(due < each <= now for each in times)
     plain, start = first(words, zone, now)
     assert (start, first(plain, zone, now)) == (found, (plain, start))
+
+
+@pytest.mark.parametrize(
+    ("words", "due", "back"),
+    [
+        ("every day at 08:00", "2026-11-16 08:00", None),
+        (
+            "every day at 08:00",
+            "2026-11-17 08:00",
+            None,
+        ),  # asked a moment ago by a clock that was put back since
+        ("every day at 08:00", "2026-11-18 08:00", "2026-11-16 08:00"),
+        ("every weekday at 08:00", "2027-11-15 08:00", "2026-11-16 08:00"),
+        ("every Sunday at 22:00", "2026-11-29 22:00", None),
+        ("every Sunday at 22:00", "2027-11-14 22:00", "2026-11-22 22:00"),
+        ("every month on the 31st at 07:00", "2027-12-31 07:00", "2026-11-30 07:00"),
+        ("every hour", "2026-11-16 01:00", None),
+        ("every hour", "2027-11-15 12:20", "2026-11-15 23:20"),
+        ("on 2027-12-24 at 09:00", "2027-12-24 09:00", None),
+    ],
+)
+def test_a_time_that_the_present_clock_cannot_have_set_is_brought_back(
+    words: str, due: str, back: str | None
+) -> None:
+    """To the next one from now; never a date that was named, and never one that a small step back of the clock explains."""
+    found = brought_back(words, BERLIN, us(due), NOW)
+    assert (found and shown(found)[:16]) == back
+
+
+@settings(deadline=None)
+@given(
+    some.sampled_from([each for each in EXAMPLES if each.startswith("every")]), some.integers(0, 400 * 1440)
+)
+def test_a_time_that_this_clock_set_stays(words: str, minutes: int) -> None:
+    """Whenever it is looked at before it is due."""
+    said, due = first(words, BERLIN, NOW)
+    due, _ = following(said, BERLIN, due, NOW + minutes * 60_000_000)
+    assert due is not None
+    assert brought_back(said, BERLIN, due, NOW + minutes * 60_000_000) is None
