@@ -214,6 +214,7 @@ def test_a_time_that_the_present_clock_cannot_have_set_is_brought_back(
 def test_a_time_that_this_clock_set_stays(words: str, minutes: int) -> None:
     """Whenever it is looked at before it is due."""
     said, due = first(words, BERLIN, NOW)
-    due, _ = following(said, BERLIN, due, NOW + minutes * 60_000_000)
-    assert due is not None
-    assert brought_back(said, BERLIN, due, NOW + minutes * 60_000_000) is None
+    now = NOW + minutes * 60_000_000
+    later, _ = following(said, BERLIN, due, now)
+    assert later is not None
+    assert brought_back(said, BERLIN, later, now) is None
