@@ -62,10 +62,7 @@ class PostgresServer:
             **_unprivileged(self._folder),
         )
         try:
-            # initdb need not wait for the disk; the server does, unless a setting says otherwise.
-            initdb = (programs / "initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "--no-sync")
-            self._run(*initdb, "--encoding=UTF8", "--locale=C.UTF-8")
-            self._configure()
+            self._create(programs)
             self.start()
         except BaseException:
             self.__exit__()
@@ -74,6 +71,16 @@ class PostgresServer:
 
     def __exit__(self, *_: object) -> None:
         self._watchdog.communicate()
+
+    def _create(self, programs: Path) -> None:
+        # initdb need not wait for the disk; the server does, unless a setting says otherwise.
+        initdb = (programs / "initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "--no-sync")
+        self._run(*initdb, "--encoding=UTF8", "--locale=C.UTF-8")
+        self._configure()
+
+    @property
+    def port(self) -> int:
+        return self._port
 
     def url(self, dbname: str = "postgres") -> str:
         return f"postgresql://postgres@127.0.0.1:{self._port}/{dbname}"

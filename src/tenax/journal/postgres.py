@@ -250,8 +250,8 @@ class PostgresStore(Store):
         self.hub.on_first = self._watch
         self._pool: ConnectionPool[Connection] = ConnectionPool(
             connection_class=Connection,
-            kwargs=self._link.parameters(default_transaction_read_only="on"),
-            configure=self._greet,
+            kwargs=self._link.parameters(),
+            configure=self._set_up_reader,
             min_size=1,
             max_size=READERS_MAX,
             max_idle=60.0,
@@ -330,8 +330,7 @@ class PostgresStore(Store):
                 _ask(connection, "set_schema", {"schema": number})
             have = number
         _ask(connection, "unlock_migrations", lock)
-        connection.execute(b"reset lock_timeout")
-        connection.execute(b"reset statement_timeout")
+        self._link.set_up(connection, **WRITING)
         return have
 
     def _connect(self, **settings: str) -> Connection:
@@ -343,6 +342,10 @@ class PostgresStore(Store):
             connection.close()
             raise
         return connection
+
+    def _set_up_reader(self, connection: psycopg.Connection[Row]) -> None:
+        self._link.set_up(connection, default_transaction_read_only="on")
+        self._greet(connection)
 
     def _greet(self, connection: psycopg.Connection[Row]) -> None:
         """Every new connection asks whether the server was down: then unflushed partials may be gone.

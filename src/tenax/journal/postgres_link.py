@@ -131,23 +131,16 @@ class Link:
         user = f" as {given['user']}" if "user" in given else ""
         self.where = f"PostgreSQL at {host}{port}/{given.get('dbname', '')}{user}"
 
-    def parameters(self, **settings: str) -> dict[str, Any]:
-        """What a connection is made with. `settings` are the server's, for this connection."""
-        options = [
-            f"-c {name}={value.replace(' ', chr(92) + ' ')}"
-            for name, value in {**SETTINGS, **settings}.items()
-        ]
-        ours = {
+    def parameters(self) -> dict[str, Any]:
+        """What a connection is made with. `set_up` does the rest once it stands."""
+        hosts = self._address.get("host") or self._address.get("hostaddr") or ""
+        return {
             "application_name": "tenax",
             "connect_timeout": str(CONNECT_SECONDS),
             **TCP,
-            **({"target_session_attrs": "read-write"} if "," in self._address.get("host", "") else {}),
-        }
-        own = self._address.get("options", "")
-        return {
-            **ours,
+            # Of several hosts the primary. Not "read-write": that would pass over a server whose default is read-only.
+            **({"target_session_attrs": "primary"} if "," in hosts else {}),
             **self._address,
-            "options": " ".join([own, *options] if own else options),
             "client_encoding": "UTF8",
             "autocommit": True,
             "context": _ADAPTERS,
@@ -155,8 +148,24 @@ class Link:
         }
 
     def connect(self, **settings: str) -> Connection:
-        """A new connection. Raises psycopg.Error."""
-        return Connection.connect(**self.parameters(**settings))
+        """A new connection with these settings of the server. Raises psycopg.Error."""
+        connection = Connection.connect(**self.parameters())
+        try:
+            self.set_up(connection, **settings)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def set_up(self, connection: psycopg.Connection[Row], **settings: str) -> None:
+        """Set what bounds each wait on the server. Raises psycopg.Error.
+
+        This comes after connecting and not with it: a pooler refuses startup options that it does not know.
+        """
+        wanted = {**SETTINGS, **settings}
+        calls = ", ".join(["set_config(%s, %s, false)"] * len(wanted))
+        values = [text for setting in wanted.items() for text in setting]
+        connection.execute(f"select {calls}".encode(), values, prepare=False)
 
     # -- what an error means ---------------------------------------------------------------------------------
 
@@ -211,7 +220,7 @@ _REASONS = (
     ('database ".*" does not exist', "{where} has no such database.", "make it with createdb, or correct the name"),
     ('role ".*" does not exist', "{where} has no such user.", "make it with createuser, or correct the name"),
     ("starting up|shutting down|recovery mode|not yet accepting", "{where} is starting or stopping.", "try again in a moment"),
-    ("during recovery", "{where} is a standby, which cannot be written to.", "name the server that it copies"),
+    ("during recovery|hot standby", "{where} is a standby, which cannot be written to.", "name the server that it copies"),
     ("permission denied", "{where} may not make the tables of the store.",
      "give that user a database or a schema of its own"),
     ("already exists|does not exist", "{where} holds the tables of another program.",
