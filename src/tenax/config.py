@@ -9,6 +9,7 @@ a `Secret`, which prints as stars.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import tomllib
@@ -44,7 +45,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, type]]] = {
     "tools": {"folder": str},
     "search": {"searxng": str, "brave": str, "tavily": str},
     "budget": {"day": float, "conversation": float},
-    "serve": {"host": str, "port": int},
+    "serve": {"host": str, "port": int, "proxies": list},
     "memory": {"review": bool, "providers": list},
 }
 MODEL: Final[Mapping[str, type]] = {
@@ -173,6 +174,7 @@ class Config:
     resume: Resume = "auto"
     serve_host: str = HOST
     serve_port: int = PORT
+    serve_proxies: tuple[str, ...] = ()  # addresses whose connections are not limited as strangers' are
     budget_day: float | None = None  # US dollars
     budget_conversation: float | None = None
     searxng: str | None = None  # one of these three looks things up in the web
@@ -224,6 +226,7 @@ def load(env: Mapping[str, str], *, profile: str | None = None) -> Config:
         resume=cast("Resume", resume),
         serve_host=serve_host,
         serve_port=serve_port,
+        serve_proxies=_proxies(settings.get("serve", {}).get("proxies", []), file),
         budget_day=settings.get("budget", {}).get("day"),
         budget_conversation=settings.get("budget", {}).get("conversation"),
         **_search(settings.get("search", {}), file, env),
@@ -361,6 +364,19 @@ def _serve(
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= PORT_MAX:
         raise ConfigError(f"{where} is {port!r}; it must be a whole number from 1 to {PORT_MAX}.")
     return host, int(port)
+
+
+def _proxies(given: list[str], file: Path) -> tuple[str, ...]:
+    """The addresses of the proxies before the page."""
+    for address in given:
+        try:
+            ipaddress.ip_address(address)
+        except ValueError as error:
+            raise ConfigError(
+                f"serve.proxies in {file} has {address!r}, which is no address.",
+                hint='Write the address that the proxy connects from: proxies = ["127.0.0.1"].',
+            ) from error
+    return tuple(given)
 
 
 def _search(settings: Mapping[str, Any], file: Path, env: Mapping[str, str]) -> dict[str, Any]:

@@ -452,6 +452,9 @@ def test_the_page_is_served_on_loopback_unless_told_otherwise(env: dict[str, str
     config = load(env | {"TENAX_HOST": "::1", "TENAX_PORT": "9000"})
     assert (config.serve_host, config.serve_port) == ("::1", 9000)
     assert config.locked == {"serve.host": "TENAX_HOST", "serve.port": "TENAX_PORT"}
+    assert config.serve_proxies == ()
+    write(env, '[serve]\nproxies = ["127.0.0.1", "::1"]')
+    assert load(env).serve_proxies == ("127.0.0.1", "::1")
 
 
 @pytest.mark.parametrize(
@@ -465,6 +468,7 @@ def test_the_page_is_served_on_loopback_unless_told_otherwise(env: dict[str, str
         ('host = "http://x"', {}, r"serve\.host in .* no host"),
         ('host = ""', {}, r"serve\.host in .* no host"),
         ("", {"TENAX_HOST": "my host"}, "TENAX_HOST is 'my host', which is no host"),
+        ('proxies = ["10.0.0.0/8"]', {}, r"serve\.proxies in .* has '10\.0\.0\.0/8', which is no address"),
     ],
 )
 def test_a_place_that_cannot_be_is_told(

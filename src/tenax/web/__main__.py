@@ -15,6 +15,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from logging.handlers import RotatingFileHandler
+from typing import Any, cast
 
 import msgspec
 import uvicorn
@@ -24,6 +25,7 @@ from tenax.cli.serve import Ready, links_of, log_file
 from tenax.config import Config, load
 from tenax.errors import TenaxError
 from tenax.web.app import application
+from tenax.web.connections import ACCEPTS_AT_ONCE, Connections, FewLines, Limits, Listener
 from tenax.web.house import House
 
 _LOG_BYTES = 5_000_000
@@ -53,9 +55,12 @@ def main(descriptor: int, profile: str | None) -> int:
 
 async def _serve(config: Config, descriptor: int, profile: str | None) -> int:
     house = House(config, links_of(config), lambda: load(os.environ, profile=profile))
+    connections = Connections(Limits.of_process(), config.serve_proxies)
     server = _Server(
         uvicorn.Config(
             application(house),
+            http=cast("Any", connections.protocol),
+            backlog=ACCEPTS_AT_ONCE,
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=2,
@@ -68,7 +73,7 @@ async def _serve(config: Config, descriptor: int, profile: str | None) -> int:
         loop.add_signal_handler(each, told.set)
     loop.add_reader(sys.stdin.fileno(), _watch_parent, loop, told)
     ending = asyncio.create_task(_end(server, house, told))
-    listening = socket.socket(fileno=descriptor)
+    listening = Listener(connections, descriptor)
     listening.setblocking(False)
     try:
         await house.start()
@@ -109,6 +114,7 @@ def _log_to(config: Config) -> None:
     except OSError:  # a full disk must not keep the page away
         handler = logging.NullHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(FewLines())
     logging.basicConfig(level=config.log.upper(), handlers=[handler])
     logging.raiseExceptions = False  # nor must it fill the terminal with what could not be logged
     for each in ("httpx", "httpcore"):  # they write down whole addresses

@@ -16,6 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tenax.web.connections import note_signed_in
 from tenax.web.links import Links
 from tenax.web.problems import problem
 
@@ -53,6 +54,8 @@ class Guard:
         if refused is None:
             user = self._links.user(request.cookies.get(self._links.cookie(request.url.port or 80), ""))
             scope.setdefault("state", {})["user"] = user
+            if user is not None:
+                note_signed_in(scope)
             if user is None and path.startswith("/api/") and path not in self._public:
                 refused = (
                     401,

@@ -1,0 +1,313 @@
+"""Limits for connections: how many there are, and how long a request may take to arrive.
+
+A client that opens connections and sends nothing must not keep others out, take the descriptors that the store needs, or
+fill the log. The listening socket counts what it accepts and what is closed again. At the limit of connections that have
+not signed in, it ends the oldest of them, from the address that has the most. A connection that has signed in is never
+ended that way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import logging
+import resource
+import select
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, MutableMapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+__all__ = ["ACCEPTS_AT_ONCE", "Connections", "FewLines", "Limits", "Listener", "note_signed_in"]
+
+log = logging.getLogger(__name__)
+
+ACCEPTS_AT_ONCE: Final = 16
+"""How many connections the event loop accepts before it does something else."""
+_QUEUE: Final = 512
+"""How many connections the kernel keeps for us until they are accepted."""
+_KEY: Final = "tenax.connection"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a client may take. `total` includes everybody; the rest of the descriptors is for the store."""
+
+    total: int = 512
+    strangers: int = 128
+    head_seconds: float = 10.0
+    head_bytes: int = 65_536
+    body_seconds: float = 30.0
+    body_bytes: int = 16_384
+    """Of a body that is not at its end, at least this much must arrive in `body_seconds`."""
+
+    @classmethod
+    def of_process(cls) -> Limits:
+        """Return limits that leave half of the descriptors of this process to everything else."""
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        total = 4096 if files == resource.RLIM_INFINITY else min(4096, files // 2)
+        return cls(total=total, strangers=min(128, total // 2))
+
+
+class Connections:
+    """All connections of a server. It ends strangers where there are too many."""
+
+    def __init__(self, limits: Limits, proxies: Iterable[str] = ()) -> None:
+        self.limits = limits
+        self._proxies = frozenset(_plain(proxy) for proxy in proxies)
+        # By descriptor, oldest first. They are weak, so a connection that asyncio dropped is not counted for ever.
+        self._open: WeakValueDictionary[int, _Accepted] = WeakValueDictionary()
+        self._strangers: WeakValueDictionary[int, _Accepted] = WeakValueDictionary()
+
+    def protocol(self, **given: Any) -> Connection:  # noqa: ANN401  (what uvicorn hands to a protocol)
+        """Make the protocol of one connection; uvicorn calls this instead of a class."""
+        return Connection(self, **given)
+
+    def is_full(self) -> bool:
+        return len(self._open) >= self.limits.total or len(self._strangers) >= self.limits.strangers
+
+    def make_room(self) -> bool:
+        """End a stranger, unless one is ending already. Return False where everybody has signed in."""
+        # A proxy's connections end only where nobody else is left to end: it speaks for many people.
+        strangers = list(self._strangers.values())
+        found = strangers or [each for each in self._open.values() if not each.signed_in]
+        counts = Counter(each.host for each in found)
+        most = max(counts.values(), default=0)
+        oldest = next(
+            (each for each in found if counts[each.host] == most and each.protocol is not None), None
+        )
+        if oldest is not None and oldest.protocol is not None and not any(each.ending for each in found):
+            oldest.ending = True
+            oldest.protocol.transport.abort()
+            log.warning("There are too many connections that have not signed in; the oldest was closed.")
+        return bool(found)
+
+    def add(self, accepted: _Accepted) -> None:
+        descriptor = accepted.fileno()
+        self._open[descriptor] = accepted
+        if accepted.host not in self._proxies:
+            self._strangers[descriptor] = accepted
+
+    def discard(self, descriptor: int) -> None:
+        self._open.pop(descriptor, None)
+        self._strangers.pop(descriptor, None)
+
+    def attach(self, descriptor: int, protocol: Connection) -> None:
+        """Remember which protocol serves the connection with this descriptor."""
+        accepted = self._open.get(descriptor)
+        if accepted is not None:
+            accepted.protocol = protocol
+
+    def sign_in(self, descriptor: int) -> None:
+        self._strangers.pop(descriptor, None)
+        accepted = self._open.get(descriptor)
+        if accepted is not None:
+            accepted.signed_in = True
+
+
+class _Accepted(socket.socket):
+    """An accepted connection. It is counted until its descriptor is closed."""
+
+    def __init__(self, connections: Connections, descriptor: int, host: str) -> None:
+        super().__init__(fileno=descriptor)
+        self._connections = connections
+        self.host = host
+        self.protocol: Connection | None = None
+        self.signed_in = False
+        self.ending = False
+        connections.add(self)
+
+    def close(self) -> None:
+        self._connections.discard(self.fileno())
+        super().close()
+
+
+class Listener(socket.socket):
+    """The listening socket. The event loop's own `accept` knows no limit, so this one does.
+
+    asyncio calls `accept` of the socket object that it was given; uvloop would not.
+    """
+
+    def __init__(self, connections: Connections, descriptor: int) -> None:
+        super().__init__(fileno=descriptor)
+        self._connections = connections
+        self._waiting = select.poll()
+        self._waiting.register(self, select.POLLIN)
+
+    def listen(self, _backlog: int = 0, /) -> None:
+        """Keep the queue long, although asyncio takes its length for the number of accepts at once."""
+        super().listen(_QUEUE)
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection if there is room. Otherwise raise BlockingIOError: the loop asks again at once."""
+        full = self._connections.is_full()
+        # Nobody is closed where nobody waits: asyncio accepts until there is nothing left.
+        if full and (not self._waiting.poll(0) or self._connections.make_room()):
+            raise BlockingIOError
+        connection, address = super().accept()
+        if full:
+            connection.close()
+            log.warning("There are too many connections that have signed in; a new one was closed.")
+            raise BlockingIOError
+        host = _plain(address[0])
+        return _Accepted(self._connections, connection.detach(), host), address
+
+
+class Connection(HttpToolsProtocol):
+    """One connection, with an end to the time in which a request must arrive."""
+
+    def __init__(self, connections: Connections, **given: Any) -> None:  # noqa: ANN401  (what uvicorn hands over)
+        super().__init__(**given)
+        self._connections = connections
+        self._limits = connections.limits
+        self._timer: asyncio.TimerHandle | None = None
+        self._in_head = False
+        self._head_bytes = 0
+        self._body_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        super().connection_made(transport)
+        self._descriptor = transport.get_extra_info("socket").fileno()
+        self._connections.attach(self._descriptor, self)
+        self._begin_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._set_timer(None)
+        super().connection_lost(exc)
+
+    def sign_in(self) -> None:
+        """Count this connection no longer as a stranger's."""
+        self._connections.sign_in(self._descriptor)
+
+    def data_received(self, data: bytes) -> None:
+        if self._timer is None and (self.cycle is None or self.cycle.response_complete):
+            self._begin_head()
+        if self._in_head:
+            room = self._limits.head_bytes - self._head_bytes
+            self._head_bytes += len(data)
+            super().data_received(data[:room])
+            data = data[room:]
+            if self._in_head and data:
+                self._refuse(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        if data and not self.transport.is_closing():
+            super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["state"][_KEY] = self
+        if not self._in_head:  # a request behind another one, in the same piece of data
+            self._begin_head()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+        self._begin_body()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._set_timer(None)
+        super().on_message_complete()
+
+    def _begin_head(self) -> None:
+        self._in_head = True
+        self._head_bytes = 0
+        self._set_timer(self._limits.head_seconds, self._end_head)
+
+    def _end_head(self) -> None:
+        if (
+            self._head_bytes == 0
+        ):  # a browser opens connections that it may need, and never asked for anything here
+            self.transport.abort()
+            return
+        log.warning("A request did not arrive in time; its connection was closed.")
+        self._refuse(http.HTTPStatus.REQUEST_TIMEOUT)
+
+    def _begin_body(self) -> None:
+        self._body_bytes = 0
+        self._set_timer(self._limits.body_seconds, self._end_body)
+
+    def _end_body(self) -> None:
+        cycle = self.cycle
+        # We do not read while a handler is behind, and a client may wait for our permission to send.
+        ours = not cycle.response_complete and (self.flow.read_paused or cycle.waiting_for_100_continue)
+        if ours or self._body_bytes >= self._limits.body_bytes:
+            self._begin_body()
+            return
+        log.warning("The body of a request did not arrive in time; its connection was closed.")
+        if cycle.response_started:
+            self.transport.abort()
+        else:
+            self._refuse(http.HTTPStatus.REQUEST_TIMEOUT)
+
+    def _refuse(self, status: http.HTTPStatus) -> None:
+        """Answer with this status and close. A client that does not read the answer is cut off a little later."""
+        if self.transport.is_closing():
+            return
+        idle = self.cycle is None or self.cycle.response_complete or not self.cycle.response_started
+        if idle:
+            head = (
+                f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            )
+            self.transport.write(head.encode())
+        self.transport.close()
+        self.loop.call_later(self._limits.head_seconds, self.transport.abort)
+
+    def _set_timer(self, seconds: float | None, work: Callable[[], None] | None = None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if seconds is not None and work is not None:
+            self._timer = self.loop.call_later(seconds, work)
+
+
+def note_signed_in(scope: MutableMapping[str, Any]) -> None:
+    """Tell the limits that this request comes from somebody who has signed in."""
+    connection = scope.get("state", {}).get(_KEY)
+    if isinstance(connection, Connection):
+        connection.sign_in()
+
+
+class FewLines(logging.Filter):
+    """Let through at most `lines` log lines of a kind in `seconds`: nobody outside may fill the disk.
+
+    A kind is a logger, a level and the first line of the message before its arguments are filled in.
+    """
+
+    def __init__(
+        self, lines: int = 20, seconds: float = 60.0, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__()
+        self._lines = lines
+        self._seconds = seconds
+        self._now = now
+        self._began = now()
+        self._counts: Counter[tuple[str, int, str]] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = self._now()
+        if now - self._began >= self._seconds:
+            self._began = now
+            self._counts.clear()
+        kind = (record.name, record.levelno, str(record.msg).partition("\n")[0])
+        self._counts[kind] += 1
+        if self._counts[kind] == self._lines:
+            record.msg = f"{record.msg} (Lines like this one are left out for up to {self._seconds:.0f} s.)"
+        return self._counts[kind] <= self._lines
+
+
+def _plain(host: str) -> str:
+    """Return an address in one form: an IPv4 address that an IPv6 socket shows is the same client."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host
+    return str(getattr(address, "ipv4_mapped", None) or address)

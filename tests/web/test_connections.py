@@ -1,0 +1,282 @@
+"""Half-open requests end, strangers keep nobody out, and neither files nor log run full."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from tenax.models import Reply
+from tenax.web.connections import ACCEPTS_AT_ONCE, Connections, FewLines, Limits, Listener, note_signed_in
+from tests.support.served import SECONDS, Served, is_done
+from tests.support.turns import set_up
+
+WAIT = 60.0
+LONG = 3600.0
+HALF = b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "
+SIGNED_IN = b"GET / HTTP/1.1\r\nHost: x\r\nCookie: in\r\n\r\n"
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    """Read the body and tell its length. A cookie is a sign-in."""
+    request = Request(scope, receive)
+    if "cookie" in request.headers:
+        note_signed_in(scope)
+    body = await request.body()
+    await PlainTextResponse(f"{len(body)} bytes")(scope, receive, send)
+
+
+@contextlib.asynccontextmanager
+async def serving(limits: Limits, proxies: tuple[str, ...] = ()) -> AsyncIterator[int]:
+    """Serve `app` with these limits; yield the port."""
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        port: int = bound.getsockname()[1]
+        connections = Connections(limits, proxies)
+        listener = Listener(connections, bound.detach())
+    listener.setblocking(False)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http=cast("Any", connections.protocol),
+            backlog=ACCEPTS_AT_ONCE,
+            log_config=None,
+            lifespan="off",
+            timeout_keep_alive=int(LONG),
+            timeout_graceful_shutdown=0,
+        )
+    )
+    task = asyncio.create_task(server.serve([listener]))
+    try:
+        yield port
+    finally:
+        server.should_exit = True
+        await task
+
+
+class Client:
+    """A plain connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def send(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def answer(self) -> bytes:
+        """Return the status line and body of the next answer."""
+        async with asyncio.timeout(WAIT):
+            head = await self._reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            return head.partition(b"\r\n")[0] + b" " + await self._reader.readexactly(length)
+
+    async def rest(self) -> bytes:
+        """Return everything until the server closes the connection."""
+        async with asyncio.timeout(WAIT):
+            with contextlib.suppress(ConnectionResetError):
+                return await self._reader.read()
+            return b""
+
+
+@contextlib.asynccontextmanager
+async def clients(port: int, count: int = 1) -> AsyncIterator[list[Client]]:
+    writers = []
+    found = []
+    for _ in range(count):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writers.append(writer)
+        found.append(Client(reader, writer))
+    try:
+        yield found
+    finally:
+        for writer in writers:
+            writer.close()
+
+
+@pytest.mark.parametrize("sent", [b"", HALF])
+async def test_a_head_that_does_not_arrive_ends(sent: bytes) -> None:
+    """Where nothing came at all, nothing is answered."""
+    async with serving(Limits(head_seconds=0.2)) as port, clients(port) as (client,):
+        client.send(sent)
+        assert (b"408" in await client.rest()) == bool(sent)
+
+
+@pytest.mark.parametrize("sent", [b"\r\n", HALF])
+async def test_a_second_head_that_does_not_arrive_ends(sent: bytes) -> None:
+    """After a request that was answered; a blank line is no request."""
+    async with serving(Limits(head_seconds=1.0)) as port, clients(port) as (client,):
+        client.send(SIGNED_IN)
+        assert b"200" in await client.answer()
+        client.send(sent)
+        assert b"408" in await client.rest()
+
+
+async def test_a_head_that_never_ends_is_refused() -> None:
+    """At its limit, in one piece or in many."""
+    async with serving(Limits(head_seconds=LONG, head_bytes=1000)) as port, clients(port, 2) as (one, other):
+        one.send(HALF + b"x" * 2000)
+        other.send(HALF)
+        for _ in range(10):  # the last of them is too much
+            other.send(b"x" * 100)
+            await asyncio.sleep(0)
+        assert b"431" in await one.rest()
+        assert b"431" in await other.rest()
+
+
+POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+
+
+async def test_a_body_that_stops_ends() -> None:
+    """The handler is told, and the client is answered."""
+    async with serving(Limits(body_seconds=0.2)) as port, clients(port) as (client,):
+        client.send(POST + b"x" * 10)
+        assert b"408" in await client.rest()
+
+
+async def test_a_body_that_drips_ends() -> None:
+    """A byte now and then is no progress; enough of them are."""
+    limits = Limits(body_seconds=0.2, body_bytes=10_000)
+    async with serving(limits) as port, clients(port) as (client,):
+        client.send(POST)
+        rest = asyncio.create_task(client.rest())
+        while not rest.done():
+            client.send(b"x")
+            await asyncio.sleep(0.01)
+        assert b"200" not in await rest
+    async with serving(Limits(body_seconds=0.2, body_bytes=0)) as port, clients(port) as (client,):
+        client.send(POST)
+        await asyncio.sleep(0.5)  # longer than the limit, in which this much had to come: nothing
+        client.send(b"x" * 100_000)
+        assert await client.answer() == b"HTTP/1.1 200 OK 100000 bytes"
+
+
+async def test_strangers_at_the_limit_stop_nobody_who_has_signed_in() -> None:
+    """The oldest stranger makes room for the next connection, which may be a person's."""
+    limits = Limits(strangers=4, head_seconds=LONG)
+    async with serving(limits) as port, clients(port) as (person,):
+        person.send(SIGNED_IN)
+        assert b"200" in await person.answer()
+        async with clients(port, 20) as strangers:
+            for stranger in strangers[:16]:
+                assert await stranger.rest() == b""
+            for stranger in strangers[16:]:
+                stranger.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert b"200" in await stranger.answer()
+            person.send(SIGNED_IN)
+            assert b"200" in await person.answer()
+            async with clients(port, 3) as others:
+                for other in others:
+                    other.send(SIGNED_IN)
+                    assert b"200" in await other.answer()
+
+
+async def test_who_opens_the_most_connections_loses_them_first() -> None:
+    """A person at another address who is about to sign in is not the one who is closed."""
+    limits = Limits(strangers=4, head_seconds=LONG)
+    async with serving(limits) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+        person = Client(reader, writer)
+        async with clients(port, 20) as strangers:
+            for stranger in strangers[:17]:
+                assert await stranger.rest() == b""
+            person.send(SIGNED_IN)
+            assert b"200" in await person.answer()
+        writer.close()
+
+
+async def test_a_named_proxy_is_no_stranger() -> None:
+    """It speaks for many people."""
+    limits = Limits(strangers=2, head_seconds=LONG)
+    async with serving(limits, ("127.0.0.1",)) as port, clients(port, 10) as through_proxy:
+        for client in through_proxy:
+            client.send(HALF)
+        for client in through_proxy:
+            client.send(b"\r\n\r\n")
+            assert b"200" in await client.answer()
+
+
+async def test_all_connections_together_have_a_limit() -> None:
+    """One too many is closed; those who have signed in stay."""
+    limits = Limits(total=3, head_seconds=LONG)
+    async with serving(limits) as port, clients(port, 3) as people:
+        for person in people:
+            person.send(SIGNED_IN)
+            assert b"200" in await person.answer()
+        async with clients(port) as (stranger,):
+            assert await stranger.rest() == b""
+        for person in people:
+            person.send(SIGNED_IN)
+            assert b"200" in await person.answer()
+
+
+def test_half_of_the_files_are_left_to_the_store() -> None:
+    """Whatever the limit is, and 4,096 connections at most."""
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, most))
+        assert (Limits.of_process().total, Limits.of_process().strangers) == (128, 64)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, most))
+        assert (Limits.of_process().total, Limits.of_process().strangers) == (512, 128)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
+
+
+def test_lines_of_one_kind_are_few() -> None:
+    """The last one says so; another kind, and the next minute, have their own."""
+    now = 0.0
+    few = FewLines(3, 60.0, lambda: now)
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    handler.addFilter(few)
+    log = logging.getLogger("tests.few")
+    log.propagate = False
+    log.addHandler(handler)
+    try:
+        for n in range(10):
+            log.error("no %d\nat %d", n, n)
+        log.error("other")
+        now = 60.0
+        log.error("no %d\nat %d", 10, 10)
+    finally:
+        log.removeHandler(handler)
+    left_out = " (Lines like this one are left out for up to 60 s.)"
+    assert lines == ["no 0\nat 0", "no 1\nat 1", f"no 2\nat 2{left_out}", "other", "no 10\nat 10"]
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("files", [64, 256])
+def test_a_flood_at_a_low_limit_of_files_stops_nothing(tmp_path: Path, files: int) -> None:
+    """Three times as many strangers as the server may open files: a person is answered, and the log stays short."""
+    set_up(tmp_path, [Reply("Forty-two.")])
+    with Served(tmp_path) as served, contextlib.ExitStack() as stack:
+        resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, (files, files))
+        served.kill_server()  # the next one has the limit
+        page = served.browser()
+        host, _, port = served.url.removeprefix("http://").partition(":")
+        for n in range(3 * files):
+            stranger = stack.enter_context(socket.create_connection((host, int(port)), timeout=SECONDS))
+            with contextlib.suppress(OSError):
+                stranger.send(HALF if n % 2 else b"\0")
+            if n % files == files - 1:
+                name = page.new()
+                page.say(name, "And?")
+                with page.stream(f"-~{name}:") as stream:
+                    stream.read_until(name, is_done)
+        assert httpx.get(f"{served.url}/api/health", timeout=SECONDS, trust_env=False).json()["ok"]
+        assert served.stop()[0] == 0
+    log = (tmp_path / "log" / "tenax.log").read_text()
+    assert "Too many open files" not in log
+    assert log.count("\n") < 200
