@@ -40,11 +40,13 @@ IN_FLIGHT = {"model.requested", "reply.delta"}
 HANDED = ("parent", "tool.handed")
 """The sub-agent is at work when this is stored: it may have asked its model already."""
 QUICK = Limits(pause=0.01)
-LOOK = Reply(words="I look first", calls=[Call("read_file", {"path": "none.txt"})], pause=0.01)
+LOOK = Reply(words="I look first", calls=[Call("read_file", {"path": "none.txt"})])
+CUT = Reply(words="I look first", hang=True)
+"""The same words, and no end: text is stored while an answer streams only if the answer lasts long enough."""
 
 
-def cast(pause: float = 0.0) -> Cast:
-    return Cast([hand_on("find it"), "all done"], {"find": [LOOK, Reply(words="found it", pause=pause)]})
+def cast(pause: float = 0.0, look: Reply = LOOK) -> Cast:
+    return Cast([hand_on("find it"), "all done"], {"find": [look, Reply(words="found it", pause=pause)]})
 
 
 def answer(teller: Teller, url: str, home: str, conversation: str, at: str, kind: str, pause: float) -> None:
@@ -52,7 +54,8 @@ def answer(teller: Teller, url: str, home: str, conversation: str, at: str, kind
 
     async def work() -> None:
         config = config_of(url, Path(home))
-        async with Runtime(config, models=[cast(pause)], limits=QUICK, serves=False) as runtime:
+        model = cast(pause, CUT if kind == "reply.delta" else LOOK)
+        async with Runtime(config, models=[model], limits=QUICK, serves=False) as runtime:
             # Not before: at its start it ends the runs of those who died already, which are not its own.
             _die_after(kind, 1, lambda name: (name == conversation) == (at == "parent"))
             await runtime.submit(conversation, "go")
