@@ -845,7 +845,8 @@ def test_hints_are_few_however_many_the_appends(journal: Journal, postgres_url: 
         took = time.monotonic() - began
     assert heard[0] == "1,2"
     assert heard[-1] == MANY
-    assert 2 <= len(heard) <= NOTICES_AT_ONCE + NOTICES_PER_SECOND_MAX * took
+    # The pause comes after a notice, so one more than these may have been sent.
+    assert 2 <= len(heard) <= NOTICES_AT_ONCE + NOTICES_PER_SECOND_MAX * took + 1
 
 
 def test_who_was_deaf_for_a_while_looks_everywhere(journal: Journal, postgres_url: str) -> None:
