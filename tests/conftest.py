@@ -7,10 +7,15 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from hypothesis import settings
 
 import tenax
 from tenax.journal.schema import SCHEMA_VERSION
 from tests.support.postgres import PostgresMissing, PostgresServer
+
+# A busy machine may take any time for one example.
+settings.register_profile("tenax", settings(), deadline=None)
+settings.load_profile("tenax")
 
 OTHERS_END = """
 select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
