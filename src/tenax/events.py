@@ -365,6 +365,7 @@ class ApprovalAsked(Event, frozen=True):
 class ApprovalAnswered(Event, frozen=True):
     """The answer to an approval. It is good for one call; `always` made a rule of `pattern` for later ones.
 
+    `conversation` allows later calls of the tool that match `pattern`, in this conversation; none if that is empty.
     `words` are what the person said to a question of the model: they allow nothing.
     """
 

@@ -21,6 +21,9 @@ PATTERN_CHARS_MAX: Final = 2000
 UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """The categories of characters that hide, or change how others look. What a call touches is told without them."""
 _JOINS: Final = re.compile("[;&|<>`$()\n\ufffd]")
+_SAFE_TO_WIDEN: Final = ("cat", "du", "git status", "head", "ls", "stat", "tail", "wc")
+"""Commands that only read and start no other program, whatever their arguments are. The subcommand belongs to the name:
+`git *` would also match `git -c alias.x='!cmd' x`."""
 _Pattern = Annotated[str, Meta(min_length=1, max_length=PATTERN_CHARS_MAX)]
 
 
@@ -59,16 +62,23 @@ def exactly(text: str) -> str:
     return glob.escape(text)
 
 
-def proposals(touches: str, *, paths: bool) -> list[str]:
-    """Patterns for what a call touches: this very thing, and where that is a path, everything in its folder.
+def proposals(touches: str, *, paths: bool, line: bool = False) -> list[str]:
+    """Return patterns for what a call touches: the exact text first, then a wider pattern if there is a safe one.
 
-    None where the line does not tell everything, or is too long to be read before it is agreed to.
+    The wider pattern is the folder of a path, or the arguments of a command in `_SAFE_TO_WIDEN`. The list is empty if
+    `touches` does not show everything, or is too long to be read before a person agrees to it.
     """
     if not touches.strip() or "\ufffd" in touches:
         return []
+    found = [exactly(touches)]
     folder, slash, _ = touches.rpartition("/")
-    found = [exactly(touches), *([f"{exactly(folder)}/*"] if paths and slash else [])]
-    return [each for each in found if len(each) <= PATTERN_CHARS_MAX]
+    if paths and slash:
+        found.append(f"{exactly(folder)}/*")
+    if line and not _JOINS.search(touches):
+        where, _, command = touches.partition(": ")
+        names = [name for name in _SAFE_TO_WIDEN if command.startswith(f"{name} ")]
+        found += [f"{exactly(where)}: {name} *" for name in names]
+    return [pattern for pattern in found if len(pattern) <= PATTERN_CHARS_MAX]
 
 
 def mistake(rule: Rule) -> str:

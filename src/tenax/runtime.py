@@ -71,7 +71,7 @@ from tenax.settings import add_rule, choose_model, remove_rule
 from tenax.tools.ask import WORDS_CHARS_MAX, Ask
 from tenax.tools.base import Call, Tool
 from tenax.tools.delegate import Delegate, made_in
-from tenax.tools.gate import Asks
+from tenax.tools.gate import Allowed, Asks, Done
 from tenax.tools.schedule import UseSchedules
 from tenax.tools.shell import Finished
 from tenax.views.transcript import Change, Row, Transcript
@@ -111,8 +111,8 @@ class Question(msgspec.Struct, frozen=True):
 
     message: int
     call: str
-    conversation: bool
-    """It may be allowed for this conversation."""
+    conversation: list[str]
+    """Patterns that may be allowed for this conversation, the exact call first. Empty if it can be allowed once only."""
     always: list[str]
     """Patterns of rules that would allow it for good. Empty where it asks every time, or for who makes no rules here."""
 
@@ -485,11 +485,13 @@ class Runtime:
         found = gate.weigh(
             asked.name, asked.arguments, self._call(conversation, asked.message, asked.call), allowed=()
         )
-        standing = not isinstance(found, Asks) or found.standing
-        source, always = await self._answerers.source(conversation), list[str]()
-        if isinstance(found, Asks) and standing and self._owner and source != TOUR:
-            always = proposals(asked.touches, paths=found.tool.paths) * (found.touches == asked.touches)
-        return Question(asked.message, asked.call, standing, always)
+        here = list[str]()
+        if not isinstance(found, Done) and found.touches == asked.touches:
+            standing = isinstance(found, Allowed) or found.standing
+            here = proposals(found.touches, paths=found.tool.paths, line=found.tool.line) * standing
+        source = await self._answerers.source(conversation)
+        always = here if isinstance(found, Asks) and self._owner and source != TOUR else []
+        return Question(asked.message, asked.call, here, always)
 
     def _call(self, conversation: str, message: int = 0, call: str = "") -> Call:
         return Call(self._sync.user or "", conversation, message, call, self.config.tools_folder)
@@ -506,6 +508,7 @@ class Runtime:
     ) -> None:
         """Answer an approval. Raises InvalidInput where nothing was asked, or it was answered already.
 
+        `conversation` allows, from now on and here, what matches the pattern: one that was offered, or the exact call.
         `always` makes a rule of the pattern first, which has to fit this call. Only the local user can: the rules are
         those of the person who runs this Tenax. A question of the model is answered with `once` and `words`, or with `no`.
         """
@@ -516,9 +519,9 @@ class Runtime:
             )
         if answer == "always":
             await self._allow_always(conversation, asked, pattern)
-        elif answer == "conversation" and not (await self._question(conversation, asked)).conversation:
-            raise Refused("This is asked every time, so it can be allowed once only.")
-        kept = pattern if answer == "always" else ""
+        elif answer == "conversation":
+            pattern = await self._allow_here(conversation, asked, pattern)
+        kept = pattern if answer in {"always", "conversation"} else ""
         by = self._sync.user or ""
         why = "The person gave no answer." if asked.name == Ask.name and answer == "no" else ""
         answered = ApprovalAnswered(message, call, answer, by, why, kept, words.strip())
@@ -546,6 +549,17 @@ class Runtime:
                 await self.journal.append(conversation, [answered], run=run, expect=Expect(head=head))
                 return
         raise Refused("The conversation changes too fast to store the answer.", hint="Try again.")
+
+    async def _allow_here(self, conversation: str, asked: ApprovalAsked, pattern: str) -> str:
+        """Return the pattern that an answer for the conversation allows."""
+        offered = (await self._question(conversation, asked)).conversation
+        if not offered:
+            raise Refused("This call can be allowed once only.", hint="Allow it once.")
+        if pattern and pattern not in offered:
+            raise InvalidInput(
+                f"The pattern {pattern} was not offered for this call.", hint=f"Use {' or '.join(offered)}"
+            )
+        return pattern or offered[0]
 
     async def _allow_always(self, conversation: str, asked: ApprovalAsked, pattern: str) -> None:
         rule = Rule("allow", exactly(asked.name), pattern)

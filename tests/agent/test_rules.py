@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tenax.agent import Limits
@@ -12,9 +13,16 @@ from tenax.config import Config
 from tenax.errors import ConfigError, InvalidInput, Refused
 from tenax.events import ApprovalAnswered, ApprovalAsked, ToolFinished
 from tenax.models import Call, Reply, ScriptedModel
-from tenax.rules import Rule
+from tenax.rules import Rule, exactly, proposals
 from tenax.runtime import Question, Runtime
+from tenax.tools.base import Call as Where
+from tenax.tools.base import Tool
 from tenax.tools.files import EditFile, WriteFile
+from tenax.tools.gate import Allowed, Asks, Gate
+from tenax.tools.redact import Redact
+from tenax.tools.sandbox import Sandbox
+from tenax.tools.shell import Shell
+from tenax.tools.web import FetchPage
 from tests.support.runs import Hands, Note, NoteArgs, config_of, lines, settled, told, until
 
 ODD = "a[1]/b*?.txt"
@@ -55,7 +63,9 @@ async def test_always_makes_a_rule_and_the_call_is_made(config: Config) -> None:
     """For a name with brackets and stars in it: this very file asks no more anywhere, a file that only looks like it does."""
     async with hands(config, [write(ODD), write(ODD, "y"), write("a1/bxy.txt"), "Done."]) as runtime:
         name, seq, ask = await asked(runtime)
-        assert await runtime.questions(name) == [Question(ask.message, ask.call, True, [EXACT, FOLDER])]
+        assert await runtime.questions(name) == [
+            Question(ask.message, ask.call, [EXACT, FOLDER], [EXACT, FOLDER])
+        ]
         await runtime.answer(name, ask.message, ask.call, "always", pattern=EXACT)
         _, _, second = await asked(runtime, 2, name)
         assert second.touches == "a1/bxy.txt"
@@ -123,7 +133,7 @@ async def test_only_the_local_user_makes_rules_and_only_theirs_allow(config: Con
     """Another is offered none and refused one, asks as before whatever the rules allow, and heeds what they forbid."""
     async with hands(config, [write("a.txt"), write("b.txt"), "Done."], user="berta") as berta:
         name, seq, ask = await asked(berta)
-        assert await berta.questions(name) == [Question(ask.message, ask.call, True, [])]
+        assert await berta.questions(name) == [Question(ask.message, ask.call, ["a.txt"], [])]
         with pytest.raises(Refused, match="chooses its model"):
             await berta.use_model("other")
         with pytest.raises(Refused, match="Only the person who runs this Tenax"):
@@ -183,7 +193,7 @@ async def test_what_asks_every_time_can_be_allowed_once_only(config: Config, tmp
     async with hands(config, [note("milk"), note("milk"), "Done."], careful) as runtime:
         await runtime.add_rule(Rule("allow", "*"))
         name, _, ask = await asked(runtime)
-        assert await runtime.questions(name) == [Question(ask.message, ask.call, False, [])]
+        assert await runtime.questions(name) == [Question(ask.message, ask.call, [], [])]
         for answer in ("conversation", "always"):
             with pytest.raises(Refused, match=r"once only|for good"):
                 await runtime.answer(name, ask.message, ask.call, answer, pattern="milk")
@@ -201,4 +211,147 @@ async def test_a_tour_asks_whatever_the_rules_allow(config: Config) -> None:
         await runtime.submit(name, "Show me.")
         await until(runtime, name, "approval.asked")
         await runtime.lanes.idle(name)
-        assert [(each.conversation, each.always) for each in await runtime.questions(name)] == [(True, [])]
+        (question,) = await runtime.questions(name)
+        assert question.conversation
+        assert question.always == []
+
+
+class Lines(Note):
+    """Takes command lines, as the shell does."""
+
+    line = True
+
+    def touches(self, args: NoteArgs, call: Where) -> str:
+        return f"in the sandbox: {args.text}"
+
+
+class Ready(Sandbox):
+    """A sandbox that is there, wherever the test runs."""
+
+    def why_not(self) -> str:
+        return ""
+
+
+GIT = "in the sandbox: git status -s"
+
+
+async def answered_here(
+    runtime: Hands, pattern: str = "", stored: ApprovalAnswered | None = None
+) -> tuple[str, list[str]]:
+    """Answer the first question for the conversation: its name, and what is asked there besides, once all is done."""
+    name, seq, ask = await asked(runtime)
+    if stored is None:
+        await runtime.answer(name, ask.message, ask.call, "conversation", pattern=pattern)
+    else:
+        run = (await runtime.lanes.turns(name)).run
+        assert run is not None
+        answer = msgspec.structs.replace(stored, message=ask.message, call=ask.call)
+        await runtime.journal.append(name, [answer], run=run.id)
+        runtime.lanes.wake(name)
+    for _ in range(20):
+        await settled(runtime, name, seq)
+        open_questions = await runtime.questions(name)
+        if not open_questions:
+            break
+        for question in open_questions:
+            await runtime.answer(name, question.message, question.call, "no")
+    return name, [each.touches for each in await told(runtime, name, ApprovalAsked)][1:]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "calls", "asks_again"),
+    [
+        ("", ["git status -s", "git status -s"], []),
+        ("", ["git status -s", "rm -rf secret", "git status"], ["rm -rf secret", "git status"]),
+        ("in the sandbox: git status *", ["git status -s", "git status --short -b"], []),
+        (
+            "in the sandbox: git status *",
+            ["git status -s", "git -c alias.x='!rm x' x", "git status -s; rm x", "git status $(rm x)",
+             "git status -s && git status -b", "git status -s\nrm x", "git statusx"],
+            ["git -c alias.x='!rm x' x", "git status -s; rm x", "git status $(rm x)",
+             "git status -s && git status -b", "git status -s\ufffdrm x", "git statusx"],
+        ),
+        ("", ["ls a && ls b", "ls a && ls b", "ls a", "ls a && ls c"], ["ls a", "ls a && ls c"]),
+    ],
+)  # fmt: skip
+async def test_a_yes_for_the_conversation_allows_what_its_pattern_matches(
+    config: Config, tmp_path: Path, pattern: str, calls: list[str], asks_again: list[str]
+) -> None:
+    """By default the exact call. Every other command line asks, and so does a second command in the same line."""
+    tool = Lines(tmp_path / "n", name="shell", asks=True)
+    script = [Reply(calls=[Call("shell", {"text": text})]) for text in calls]
+    async with hands(config, [*script, "Done."], tool) as runtime:
+        name, again = await answered_here(runtime, pattern)
+        assert again == [f"in the sandbox: {text}" for text in asks_again]
+        assert len(lines(tmp_path / "n")) == len(calls) - len(asks_again)
+        (first, *_) = await told(runtime, name, ApprovalAnswered)
+        assert first.pattern == (pattern or exactly(f"in the sandbox: {calls[0]}"))
+
+
+async def test_a_stored_yes_without_a_pattern_is_good_for_its_own_call(
+    config: Config, tmp_path: Path
+) -> None:
+    """Earlier versions stored the answer so, and it allowed the whole tool."""
+    stored = ApprovalAnswered(0, "", "conversation", "local")
+    script: list[Reply | str] = [note("milk"), note("milk"), note("eggs"), "Done."]
+    async with hands(config, script, Note(tmp_path / "n", asks=True)) as runtime:
+        _, again = await answered_here(runtime, stored=stored)
+        assert again == ["milk", "eggs"]
+        assert [line.split()[-1] for line in lines(tmp_path / "n")] == ["milk"]
+
+
+@pytest.mark.parametrize("pattern", ["*", "in the sandbox: git *", "in the sandbox: *", "git status *"])
+async def test_only_an_offered_pattern_is_allowed_for_the_conversation(
+    config: Config, tmp_path: Path, pattern: str
+) -> None:
+    """Nothing is stored, and the question stays open."""
+    script: list[Reply | str] = [Reply(calls=[Call("shell", {"text": "git status -s"})]), "Done."]
+    async with hands(config, script, Lines(tmp_path / "n", name="shell", asks=True)) as runtime:
+        name, _, ask = await asked(runtime)
+        (question,) = await runtime.questions(name)
+        assert question.conversation == question.always == [GIT, "in the sandbox: git status *"]
+        with pytest.raises(InvalidInput, match="was not offered for this call"):
+            await runtime.answer(name, ask.message, ask.call, "conversation", pattern=pattern)
+        assert await told(runtime, name, ApprovalAnswered) == []
+        assert await runtime.questions(name) == [question]
+
+
+@pytest.mark.parametrize(
+    ("tool", "first", "others"),
+    [
+        (WriteFile(), {"path": "a.txt", "content": "x"}, [{"path": "b.txt", "content": "x"}]),
+        (EditFile(), {"path": "a.txt", "old": "x", "new": "y"}, [{"path": "b", "old": "x", "new": "y"}]),
+        (FetchPage(), {"url": "http://a.example/x"}, [{"url": "http://b.example/x"}, {"url": "http://a.example:8/"}]),
+        (Shell(Ready([]), Redact()), {"command": "echo harmless"},
+         [{"command": "rm -rf secret"}, {"command": "echo harmless", "network": True}]),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)  # fmt: skip
+def test_every_tool_that_asks_is_allowed_by_its_exact_call(
+    tool: Tool[Any], first: dict[str, Any], others: list[dict[str, Any]]
+) -> None:
+    """The first pattern that is offered lets no other path, host, command, network or argument through."""
+    gate, where = Gate([tool]), Where("local", "c", 1, "1", Path("/"))
+
+    def weigh(arguments: dict[str, Any], *rules: Rule) -> Any:
+        return gate.weigh(tool.name, msgspec.json.encode(arguments).decode(), where, allowed=rules)
+
+    offered = proposals(weigh(first).touches, paths=tool.paths, line=tool.line)
+    rule = Rule("allow", exactly(tool.name), offered[0])
+    assert isinstance(weigh(first, rule), Allowed)
+    assert [type(weigh(other, rule)) for other in others] == [Asks] * len(others)
+
+
+@pytest.mark.parametrize(
+    ("touches", "wider"),
+    [
+        ("in the sandbox: ls -l a", ["in the sandbox: ls *"]),
+        ("in the sandbox: git status -s", ["in the sandbox: git status *"]),
+        *((f"in the sandbox: {command}", []) for command in (
+            "ls", "git log -p", "git", "git status", "git -C /x status", "python -c 1", "find . -delete", "lsof x", " ls x",
+            "ls x; rm x", "ls $x", "ls `x`", "ls x > y", "ls x | sh", "cat <(rm x)")),
+    ],
+)  # fmt: skip
+def test_a_wider_pattern_is_offered_for_few_commands_only(touches: str, wider: list[str]) -> None:
+    """Those that read whatever their arguments are, with the subcommand, and for one command in a line."""
+    assert proposals(touches, paths=False, line=True) == [exactly(touches), *wider]

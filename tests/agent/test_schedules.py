@@ -380,7 +380,7 @@ async def test_the_model_makes_one_if_the_person_allows_it(
         await runtime.submit(name, "Remind me.")
         await until(runtime, name, "approval.asked")
         (question,) = await runtime.questions(name)
-        assert (question.conversation, question.always) == (False, [])
+        assert (question.conversation, question.always) == ([], [])
         clock.advance(10 * MINUTE)
         first = await allow(runtime, name)
         assert first.touches == "in 20 minutes: Water!"

@@ -47,6 +47,24 @@ def test_always_is_shown_in_full_kept_and_taken_back(serve: Serve, window: Windo
     expect(tab.rows("tool", "denied")).to_have_count(1)
 
 
+def test_the_button_for_the_conversation_says_what_it_allows(serve: Serve, window: Window) -> None:
+    """A button for each pattern; another file asks again, and the same one does not."""
+    other = Call("write_file", {"path": "c.txt", "content": "held"})
+    served = serve(Reply(calls=[WRITE]), Reply(calls=[WRITE]), Reply(calls=[other]), "So be it.")
+    tab = window.enter(served)
+    tab.say("Write it down")
+    here = tab.page.locator(".patterns button")
+    expect(here).to_have_text(
+        [f"Allow in this conversation: write_file {each}" for each in ("a[[]1]/b[*].txt", "a[[]1]/*")]
+    )
+    nothing_is_wrong(tab, "patterns")
+    here.first.click()
+    expect(here).to_have_text(["Allow in this conversation: write_file c.txt"])
+    expect(tab.rows("tool", "done")).to_have_count(2)
+    tab.button("No").click()
+    tab.answered("So be it.")
+
+
 def test_a_rule_that_is_made_elsewhere_shows_on_return(serve: Serve, window: Window) -> None:
     """And for a file at the top of the folder only the file itself is offered."""
     served = serve(Reply(calls=[Call("write_file", {"path": "top.txt", "content": "x"})]), "Done.")

@@ -341,7 +341,8 @@ def test_a_tool_asks_and_is_answered(home: Path, start: Start, answer: str, stat
     )
     talk = start()
     talk.send("write it down")
-    asked = talk.until("Allow write_file notes.txt? y once, c in this conversation, always, n no")
+    asked = talk.until("Allow write_file notes.txt? y once, c, always, n no")
+    assert "c in this conversation: write_file notes.txt" in asked
     assert "It touches: notes.txt" in asked
     assert r'Its arguments: {"path":"notes.txt","content":"remember\nthis"}' in asked
     talk.send(answer)

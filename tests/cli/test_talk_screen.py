@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenax.cli.talk.screen import Screen
+from tenax.runtime import Question
 from tenax.views.transcript import Drop, Grow, Put, Row
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -116,5 +117,10 @@ def test_every_way_to_answer_is_shown_however_narrow_it_is() -> None:
         [Put(row("", "asks", kind="tool", name="5:a", touches="a/rather/long/path/of/a/file.txt"))]
     )
     shown = [line for _, line in screen.live(10)]
-    assert " ".join(" ".join(shown).split()).endswith("y once, c in this conversation, n no; then Enter")
+    assert " ".join(" ".join(shown).split()).endswith("y once, n no; then Enter")
+    screen.questions["5:a"] = Question(5, "a", ["a/rather/long/path/of/a/file.txt", "a/rather/*"], ["a"])
+    shown = [line for _, line in screen.live(10)]
+    words = " ".join(" ".join(shown).split())
+    assert "c in this conversation: a/rather/long/path/of/a/file.txt c 2 in this" in words
+    assert words.endswith("y once, c, c 2, always, n no; then Enter")
     assert max(map(len, shown)) < 40

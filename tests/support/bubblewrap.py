@@ -23,6 +23,7 @@ from typing import Final
 
 import msgspec
 
+from tenax.rules import Rule
 from tenax.tools.base import Call
 from tenax.tools.gate import Allowed, Done, Gate
 from tenax.tools.redact import Redact
@@ -73,7 +74,9 @@ async def use(shell: Shell, folder: Path, conversation: str = "c_1", **arguments
     """A call as the loop makes it: through the gate, allowed."""
     gate = Gate([shell])
     call = Call("local", conversation, 3, "call", folder)
-    weighed = gate.weigh("shell", msgspec.json.encode(arguments).decode(), call, allowed={"shell"})
+    weighed = gate.weigh(
+        "shell", msgspec.json.encode(arguments).decode(), call, allowed=[Rule("allow", "shell")]
+    )
     if not isinstance(weighed, Allowed):
         return weighed if isinstance(weighed, Done) else Done("failed", "a person was asked")
     return await gate.perform(weighed, approved_arguments=None)

@@ -101,7 +101,7 @@ async def test_a_question_takes_words_and_an_approval_takes_none(local: Config) 
         name, seq, _ = await asked(runtime, nth=2)
         ask, approval = await told(runtime, name, ApprovalAsked)
         for question in await runtime.questions(name):
-            assert question.conversation is (question.call == approval.call)
+            assert bool(question.conversation) is (question.call == approval.call)
             assert bool(question.always) is (question.call == approval.call)
         for answer in ("once", "conversation", "always"):
             with pytest.raises(InvalidInput, match="answered with words"):
@@ -112,7 +112,7 @@ async def test_a_question_takes_words_and_an_approval_takes_none(local: Config) 
             await runtime.answer(name, ask.message, ask.call, "once", words="x" * 4001)
         with pytest.raises(InvalidInput, match="no text"):
             await runtime.answer(name, ask.message, ask.call, "once", words="a\0b")
-        with pytest.raises(Refused, match="every time"):
+        with pytest.raises(Refused, match="once only"):
             await runtime.answer(name, ask.message, ask.call, "conversation", words="Red")
         with pytest.raises(Refused, match="for good"):
             await runtime.answer(name, ask.message, ask.call, "always", words="Red", pattern="*")

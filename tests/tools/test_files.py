@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 from tenax.errors import ToolFailed
+from tenax.rules import Rule
 from tenax.tools.base import THREADS_MAX, Call, aside
 from tenax.tools.files import READ_BYTES_MAX, EditFile, ReadFile, WriteFile
 from tenax.tools.gate import Allowed, Done, Gate
@@ -39,7 +40,7 @@ async def use(folder: Path, name: str, **arguments: object) -> Done:
     gate = Gate([ReadFile(), WriteFile(), EditFile()])
     call = Call("ada", "c_1", 3, "call", folder)
     asked = msgspec.json.encode(arguments).decode()
-    weighed = gate.weigh(name, asked, call, allowed={"write_file", "edit_file"})
+    weighed = gate.weigh(name, asked, call, allowed=[Rule("allow", "*_file")])
     if isinstance(weighed, Done):
         return weighed
     assert isinstance(weighed, Allowed)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,7 +65,7 @@ class Book(Tool[Note]):
 
 
 def permit(gate: Gate, arguments: str = '{"book":"red"}', name: str = "note") -> Allowed:
-    given = gate.weigh(name, arguments, CALL, allowed={name})
+    given = gate.weigh(name, arguments, CALL, allowed=[Rule("allow", name)])
     assert isinstance(given, Allowed)
     return given
 
@@ -152,7 +152,7 @@ def test_an_unknown_tool_is_refused_with_the_nearest_name() -> None:
 )
 def test_arguments_that_do_not_fit_are_refused_with_what_is_wrong(arguments: str, says: str) -> None:
     """No tool and no person sees them; the model reads what to change."""
-    weighed = Gate([Book()]).weigh("note", arguments, CALL, allowed={"note"})
+    weighed = Gate([Book()]).weigh("note", arguments, CALL, allowed=[Rule("allow", "note")])
     assert isinstance(weighed, Done)
     assert weighed.outcome == "failed"
     assert says in weighed.text
@@ -187,18 +187,20 @@ def test_a_call_that_could_never_be_done_asks_nobody() -> None:
     [
         ([], True, (), Asks),
         ([], False, (), Allowed),
-        ([], True, ("note",), Allowed),
-        ([], True, ("other",), Asks),
+        ([], True, [Rule("allow", "note")], Allowed),
+        ([], True, [Rule("allow", "note", "book red")], Allowed),
+        ([], True, [Rule("allow", "note", "book r")], Asks),
+        ([], True, [Rule("allow", "other")], Asks),
         ([Rule("allow", "note")], True, (), Allowed),
         ([Rule("allow", "note", "book r*")], True, (), Allowed),
         ([Rule("allow", "note", "book b*")], True, (), Asks),
         ([Rule("allow", "other")], True, (), Asks),
-        ([Rule("deny", "note", "book red"), Rule("allow", "*")], True, ("note",), Done),
-        ([Rule("allow", "*"), Rule("deny", "n*")], False, ("note",), Done),
+        ([Rule("deny", "note", "book red"), Rule("allow", "*")], True, [Rule("allow", "note")], Done),
+        ([Rule("allow", "*"), Rule("deny", "n*")], False, [Rule("allow", "note")], Done),
     ],
 )
 def test_deny_rules_win_then_whatever_allows_else_a_person_is_asked(
-    rules: list[Rule], asks: bool, allowed: tuple[str, ...], verdict: type
+    rules: list[Rule], asks: bool, allowed: Sequence[Rule], verdict: type
 ) -> None:
     """Deny, then a tool that does not ask, an allow rule or the conversation's own list, then the person."""
     weighed = Gate([Book(asks=asks)], lambda: rules).weigh("note", '{"book":"red"}', CALL, allowed=allowed)
@@ -489,8 +491,8 @@ class Careful(Book):
 def test_a_call_that_always_asks_is_allowed_by_nothing_but_a_person() -> None:
     """No rule and no conversation stands for it; and it can still be forbidden."""
     gate = Gate([Careful(asks=False)], lambda: [Rule("allow", "*"), Rule("deny", "note", "* white")])
-    black = gate.weigh("note", '{"book":"black"}', CALL, allowed={"note"})
+    black = gate.weigh("note", '{"book":"black"}', CALL, allowed=[Rule("allow", "note")])
     assert isinstance(black, Asks)
     assert not black.standing
     assert isinstance(gate.weigh("note", '{"book":"red"}', CALL, allowed=()), Allowed)
-    assert isinstance(gate.weigh("note", '{"book":"white"}', CALL, allowed={"note"}), Done)
+    assert isinstance(gate.weigh("note", '{"book":"white"}', CALL, allowed=[Rule("allow", "note")]), Done)

@@ -28,7 +28,7 @@ from tenax.runtime import Runtime
 from tenax.testing.mcp_server import KEY
 from tenax.tools.base import Call as Where
 from tenax.tools.base import aside
-from tenax.tools.gate import Allowed, Done, Gate
+from tenax.tools.gate import Allowed, Asks, Done, Gate
 from tenax.tools.mcp import McpServer, McpServers, McpTool, Standing
 from tests.models.talk import clock_ahead
 from tests.support.children import Child, Teller
@@ -146,6 +146,21 @@ def test_a_server_does_not_name_itself_into_a_rule_for_others(tool: str, *, fits
     touches = 'own: write_file {"path":"x"}'
     assert Rule("allow", tool).fits("own__write_file", touches) == fits
     assert Rule("deny", tool).fits("own__write_file", touches)
+
+
+async def test_a_yes_for_the_conversation_is_for_these_arguments(tmp_path: Path) -> None:
+    """Other arguments, more of them, and another tool ask."""
+    with own("stdio") as settings:
+        async with connected(tmp_path, settings) as servers:
+            gate, where = Gate(servers.tools(())), Where("local", "c", 1, "1", Path("/"))
+            first = gate.weigh("own__note", '{"text": "a[*]"}', where, allowed=())
+            assert isinstance(first, Asks)
+            assert first.rule is not None
+            allowed = [first.rule]
+            assert isinstance(gate.weigh("own__note", '{"text":"a[*]"}', where, allowed=allowed), Allowed)
+            for other in ('{"text":"a*"}', '{"text":"a[*]","to":"b"}', "{}"):
+                assert isinstance(gate.weigh("own__note", other, where, allowed=allowed), Asks)
+            assert isinstance(gate.weigh("own__fail", '{"text": "a[*]"}', where, allowed=allowed), Asks)
 
 
 async def test_what_a_rule_forbids_is_forbidden_however_long_the_arguments_are(tmp_path: Path) -> None:

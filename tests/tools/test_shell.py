@@ -248,7 +248,7 @@ def weighed(
 ) -> Allowed | Asks | Done:
     call = Call(user, "c_1", 3, "call", Path("nowhere"))
     return Gate([tool], lambda: rules).weigh(
-        tool.name, msgspec.json.encode(arguments).decode(), call, allowed={"shell", "shell_start"}
+        tool.name, msgspec.json.encode(arguments).decode(), call, allowed=[Rule("allow", "shell*")]
     )
 
 
@@ -381,7 +381,9 @@ class Behind:
 
     async def use(self, name: str, conversation: str = "c_1", **arguments: object) -> Done:
         call = Call("local", conversation, 3, "call", self.folder)
-        given = self.gate.weigh(name, msgspec.json.encode(arguments).decode(), call, allowed={"shell_start"})
+        given = self.gate.weigh(
+            name, msgspec.json.encode(arguments).decode(), call, allowed=[Rule("allow", "shell_start")]
+        )
         assert isinstance(given, Allowed)
         return await self.gate.perform(given, approved_arguments=None)
 
@@ -730,7 +732,7 @@ async def test_without_a_sandbox_a_yes_is_for_one_command(
         await it.submit(name, "go")
         asked = (await stored(it, name, "approval.asked")).event
         (question,) = await it.questions(name)
-        assert (question.conversation, question.always) == (False, [])
+        assert (question.conversation, question.always) == ([], [])
         for answer in ("conversation", "always"):
             with pytest.raises(NotAllowed):
                 await it.answer(name, asked.message, asked.call, answer, pattern="*")  # type: ignore[union-attr]

@@ -180,7 +180,9 @@ class Names:
 async def use(tool: Tool[Any], **arguments: str) -> Done:
     """A call as the loop makes it: through the gate."""
     gate = Gate([tool])
-    weighed = gate.weigh(tool.name, msgspec.json.encode(arguments).decode(), CALL, allowed={tool.name})
+    weighed = gate.weigh(
+        tool.name, msgspec.json.encode(arguments).decode(), CALL, allowed=[Rule("allow", tool.name)]
+    )
     if isinstance(weighed, Done):
         return weighed
     assert isinstance(weighed, Allowed)

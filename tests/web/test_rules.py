@@ -28,7 +28,7 @@ def test_always_allows_from_now_on(asking: Served) -> None:
         row = question(stream, name)
         (found,) = page.get(f"/conversations/{name}/approvals")["questions"]
         assert f"{found['message']}:{found['call']}" == row["id"]
-        assert (found["conversation"], found["always"]) == (True, ["a/note.txt", "a/*"])
+        assert found["conversation"] == found["always"] == ["a/note.txt", "a/*"]
         answer = {"message": found["message"], "call": found["call"], "answer": "always"}
         path = f"/conversations/{name}/approvals"
         refused = page.post(path, {**answer, "pattern": "b/*"}, status=409)

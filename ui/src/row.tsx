@@ -280,7 +280,6 @@ function ToolRow({ view, row }: { view: View; row: Row }) {
 
 const ANSWERS = [
   ["once", "Allow once"],
-  ["conversation", "Allow in this conversation"],
   ["no", "No"],
 ] as const;
 
@@ -298,6 +297,7 @@ function Approval({ view, row }: { view: View; row: Row }) {
       there = false;
     };
   }, [view.id, row.id]);
+  const here = question?.conversation ?? [];
   const always = question?.always ?? [];
   return (
     <section class="approval" aria-label="Approval wanted">
@@ -307,7 +307,7 @@ function Approval({ view, row }: { view: View; row: Row }) {
       <p class="touches">{row.touches ? <>It would touch: {visible(row.touches)}</> : "It asks before it does this."}</p>
       <Arguments row={row} />
       <div class="choices">
-        {ANSWERS.filter(([given]) => given !== "conversation" || question?.conversation !== false).map(([given, label]) => (
+        {ANSWERS.map(([given, label]) => (
           <button key={given} type="button" class={given === "once" ? "main" : ""} disabled={busy} onClick={() => void answer(given)}>
             {label}
           </button>
@@ -318,8 +318,17 @@ function Approval({ view, row }: { view: View; row: Row }) {
           </button>
         )}
       </div>
+      {here.length > 0 && (
+        <div class="patterns">
+          {here.map((pattern) => (
+            <button key={pattern} type="button" disabled={busy} onClick={() => void answer("conversation", { pattern })}>
+              Allow in this conversation: <code>{visible(`${row.name} ${pattern}`)}</code>
+            </button>
+          ))}
+        </div>
+      )}
       {open && (
-        <div class="always">
+        <div class="patterns always">
           <p>Without asking, in every conversation, from now on. A * stands for anything, and [*] for a star. Setup lists what is allowed so, and takes it back.</p>
           {always.map((pattern) => (
             <button key={pattern} type="button" disabled={busy} onClick={() => void answer("always", { pattern })}>

@@ -109,11 +109,11 @@ export interface Rule {
   touches: string;
 }
 
-/** A question of a tool, and what may be answered besides once and no: `always` are patterns of rules. */
+/** A question of a tool, and the patterns that may be allowed in this conversation, or always by a rule. */
 export interface Question {
   message: number;
   call: string;
-  conversation: boolean;
+  conversation: string[];
   always: string[];
 }
 

@@ -120,9 +120,9 @@ class Gate:
         return list(self._specs)
 
     def weigh(
-        self, name: str, arguments: str, call: Call, *, allowed: Collection[str]
+        self, name: str, arguments: str, call: Call, *, allowed: Collection[Rule]
     ) -> Allowed | Asks | Done:
-        """Whether this call may be made. `allowed` names the tools that the person allowed for this conversation."""
+        """Whether this call may be made. `allowed` is what the person allowed for this conversation."""
         tool = self._tools.get(name)
         if tool is None:
             return self._no_such(name)
@@ -139,7 +139,8 @@ class Gate:
         verdicts = self._verdicts(tool, touches)
         if "deny" in verdicts:
             return _forbidden(name, touches)
-        if standing and (not tool.asks or "allow" in verdicts or name in allowed):
+        here = any(rule.fits(name, touches, line=tool.line) for rule in allowed)
+        if standing and (not tool.asks or "allow" in verdicts or here):
             return self._permit(Allowed(*weighed))
         asks = Asks(*weighed, standing=standing)
         self._asked.add(asks)

@@ -12,6 +12,7 @@ import msgspec
 
 from tenax import events
 from tenax.parts import ToolCall
+from tenax.rules import Rule, exactly
 from tenax.views import steps_of
 
 if TYPE_CHECKING:
@@ -98,8 +99,8 @@ class Turns:
         self.last: OpenRun | None = None
         """The run that finished last."""
         self.runs: dict[str, OpenRun] = {}
-        self.allowed: set[str] = set()
-        """Tools that the person allowed for this conversation."""
+        self.allowed: list[Rule] = []
+        """What the person allowed for this conversation."""
         self.newest_person = 0
         """The last input of a person."""
         self._killed: dict[int, dict[int, events.MessageUser]] = {}
@@ -195,8 +196,9 @@ class Turns:
         call = self._call(recorded, event.message, event.call)
         if call is not None and call.answered is None:
             call.answered = event
-            if event.answer == "conversation":
-                self.allowed.add(call.call.name)
+            # Earlier versions stored no pattern. Such an answer is good for its own call only.
+            if event.answer == "conversation" and event.pattern:
+                self.allowed.append(Rule("allow", exactly(call.call.name), event.pattern))
 
     def _tool_started(self, recorded: Recorded, event: events.ToolStarted) -> None:
         if (call := self._call(recorded, event.message, event.call)) is not None:

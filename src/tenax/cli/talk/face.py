@@ -45,10 +45,10 @@ _TITLE_COLUMNS: Final = 40
 _ANSWERS: Final[dict[str, Answer]] = {
     "y": "once",
     "yes": "once",
-    "c": "conversation",
     "n": "no",
     "no": "no",
 }
+_PATTERNED: Final[dict[str, Answer]] = {"c": "conversation", "always": "always"}
 
 
 class Face:
@@ -309,17 +309,17 @@ class Face:
 
     async def _do(self, line: str) -> None:
         asks, said = self.screen.asks, _ANSWERS.get(line.strip().lower())
-        always, _, number = line.strip().lower().partition(" ")
+        key, _, number = line.strip().lower().partition(" ")
         if line.startswith("/"):
             await self.commands.do(line)
         elif asks and (found := choices(asks[0].name, asks[0].arguments)):
             numbered = {str(n): each for n, each in enumerate(found, 1)}
             await self._answer(asks[0], "once", numbered.get(line.strip(), line))
-        elif asks and always == "always" and (not number or number.isdecimal()):
-            await self._always(asks[0], number)
+        elif asks and key in _PATTERNED and (not number or number.isdecimal()):
+            await self._allow_pattern(asks[0], _PATTERNED[key], number)
         elif said is not None and asks and self.name is not None:
             await self._answer(asks[0], said)
-        elif said is not None and self.run is not None and self.screen.asked_by == self.run:
+        elif (said or line.strip().lower() == "c") and self.run and self.screen.asked_by == self.run:
             self.tell("Nothing is asked any more: it was answered already.")
         else:
             await self.say(line)
@@ -334,23 +334,28 @@ class Face:
                 self.prompt.put(words)
             raise
 
-    async def _always(self, row: Row, number: str) -> None:
-        """`always` shows the rules that could be made, `always N` makes the one with this number and allows the call."""
+    async def _allow_pattern(self, row: Row, answer: Answer, number: str) -> None:
+        """Allow the call and later ones that match the pattern with this number.
+
+        `c` is the exact call, in this conversation. `always` without a number shows the rules that could be made.
+        """
         await self._look_at_questions()
         found = self.screen.questions.get(row.id)
-        if found is None or not found.always:
-            raise InvalidInput("This cannot be allowed for good.", hint="y allows it once.")
-        if not number:
-            patterns = [f"{n:>2}  {row.name}  {each}" for n, each in enumerate(found.always, 1)]
-            self.tell_list(["Always allow, without asking, what fits:", *patterns])
+        patterns = [] if found is None else found.always if answer == "always" else found.conversation
+        if found is None or not patterns:
+            what = "for good" if answer == "always" else "for the conversation"
+            raise InvalidInput(f"This cannot be allowed {what}.", hint="y allows it once.")
+        if answer == "always" and not number:
+            lines = [f"{n:>2}  {row.name}  {pattern}" for n, pattern in enumerate(patterns, 1)]
+            self.tell_list(["Always allow, without asking, what fits:", *lines])
             self.tell("always 1 makes that rule and allows this call; /rules shows all and takes them back.")
             return
-        numbered = {str(n): each for n, each in enumerate(found.always, 1)}
-        if number not in numbered:
-            raise InvalidInput(f"No pattern has the number {number:.20}.", hint="always shows them.")
+        numbered = {str(n): pattern for n, pattern in enumerate(patterns, 1)}
+        pattern = numbered.get(number or "1", "")
+        if not pattern:
+            raise InvalidInput(f"No pattern has the number {number:.20}.", hint=f"1 to {len(patterns)}.")
         self.screen.mine.add(row.id)
-        pattern = numbered[number]
-        await self.runtime.answer(self.name or "", found.message, found.call, "always", pattern=pattern)
+        await self.runtime.answer(self.name or "", found.message, found.call, answer, pattern=pattern)
 
     async def say(self, words: str, how: How = "queue", *, parts: Iterable[Part] = ()) -> None:
         """Store a message in the open conversation; the first one makes it. What cannot be stored comes back."""

@@ -216,14 +216,8 @@ class Screen:
             elif row.kind == "user" and row.state:
                 lines.append(("class:waits", f"> {one_line(row.text)} ({_WAITS.get(row.state, row.state)})"))
         if asks := self.asks:
-            found = self.questions.get(asks[0].id)
-            ways = ["y once"]
-            ways += ["c in this conversation"] if found is None or found.conversation else []
-            ways += ["always"] if found is not None and found.always else []
-            about = f"  Allow {_call(asks[0])}? {', '.join(ways)}, n no; then Enter"
-            if choices(asks[0].name, asks[0].arguments):
-                about = "  Answer with a number or in your own words; then Enter. /queue says something else."
-            lines += [("class:question", piece) for piece in textwrap.wrap(about, columns)]
+            for about in _ways_to_answer(asks[0], self.questions.get(asks[0].id)):
+                lines += [("class:question", piece) for piece in textwrap.wrap(about, columns)]
         return [(style, fit(line, columns)) for style, line in lines[-lines_max:]]
 
     def _tail(self, row: Row, columns: int) -> Sequence[str]:
@@ -248,6 +242,22 @@ def _closed(text: str) -> int:
     if len(begins) < 2 or begins[-1] == 0:  # noqa: PLR2004  (a last one, and one before it)
         return 0
     return sum(len(line) + 1 for line in text.split("\n")[: begins[-1]])
+
+
+def _ways_to_answer(row: Row, question: Question | None) -> list[str]:
+    """Say how what is asked can be answered. The patterns stand first: a small terminal shows the last lines."""
+    if choices(row.name, row.arguments):
+        return ["  Answer with a number or in your own words; then Enter. /queue says something else."]
+    here = question.conversation if question is not None else []
+    keys = ["c", *(f"c {number}" for number in range(2, len(here) + 1))]
+    lines = [
+        f"  {key} in this conversation: {one_line(row.name)} {pattern}"
+        for key, pattern in zip(keys, here, strict=False)
+    ]
+    ways = ["y once", *keys[: len(here)]]
+    if question is not None and question.always:
+        ways.append("always")
+    return [*lines, f"  Allow {_call(row)}? {', '.join(ways)}, n no; then Enter"]
 
 
 def _call(row: Row) -> str:
