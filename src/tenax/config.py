@@ -158,6 +158,11 @@ class Places:
     def database(self) -> Path:
         return self.data / "tenax.db"
 
+    @property
+    def witness(self) -> Path:
+        """How far PostgreSQL stores had come, as this host saw it. A SQLite store has its own beside it."""
+        return self.data / "witness"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:

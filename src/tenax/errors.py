@@ -23,7 +23,8 @@
         │   └── SchemaTooNew     written by a newer Tenax; seen at open or at append
         ├── StoreUnavailable     away, busy or broken for now; nothing was stored
         │   ├── StoreBusy
-        │   └── StoreFull
+        │   ├── StoreFull
+        │   └── StoreIncomplete  lacks events that it had stored; read-only until that is accepted
         ├── OutcomeUnknown       it may be stored; a retry with `append_id` stores it once
         ├── StoreMisused         closed, used after fork, or opened by a second SQLite library
         └── StoreDamaged         what was read back is not what was written
@@ -138,6 +139,10 @@ class StoreBusy(StoreUnavailable):
 
 class StoreFull(StoreUnavailable):
     """The disk is full. Nothing was stored."""
+
+
+class StoreIncomplete(StoreUnavailable):
+    """The store lacks events that it had stored: an older copy was put back, or it is damaged. Nothing was stored."""
 
 
 class OutcomeUnknown(StoreError):

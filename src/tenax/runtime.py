@@ -800,7 +800,7 @@ def open_store(config: Config, user: str = journals.LOCAL_USER) -> Journal:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise unusable(f"{folder} cannot be made", error) from error
-    return journals.open(config.store_url, user=user)
+    return journals.open(config.store_url, user=user, witness=config.places.witness)
 
 
 def _settled(turns: Turns, seq: int) -> bool:

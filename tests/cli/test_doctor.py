@@ -17,6 +17,7 @@ from tenax.events import ConversationOpened, MessageUser
 from tenax.journal.schema import SCHEMA_VERSION
 from tenax.parts import Text
 from tests.support.bubblewrap import find_bwrap
+from tests.support.damage import copy_store, put_back
 from tests.support.world import build
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -180,3 +181,45 @@ def test_a_large_store_tells_how_far_it_is(store: Path, said: Said, monkeypatch:
     out, err = said()
     assert "proving" not in out
     assert err.splitlines()[-1] == "proving the store: 100 %, 5 conversations"
+
+
+def test_it_says_what_is_missing_and_goes_on_without_it_when_told(
+    home: Path, said: Said, tmp_path: Path
+) -> None:
+    """An older copy was put back: every conversation that lacks events is named, and what to do."""
+    path = home / "tenax.db"
+    with tenax.open(f"sqlite:///{path}", user="ada") as journal:
+        journal.append("c-short", [ConversationOpened("ada", "s")])
+    copy_store(path, tmp_path / "copy")
+    with tenax.open(f"sqlite:///{path}", user="ada") as journal:
+        journal.append("c-short", [MessageUser([Text("first")]), MessageUser([Text("second")])])
+        journal.append("c-gone", [ConversationOpened("ada", "t")])
+    put_back(tmp_path / "copy", path)
+    for _ in range(2):  # looking changes nothing
+        assert run(command, ["doctor"]) == 1
+        out, err = said()
+        assert "\nc-gone: event 1 was stored, and is missing.\n" in out
+        assert "\nc-short: events 2 to 3 were stored, and are missing.\n" in out
+        assert "tenax doctor --accept\n" in out
+        assert err == ""
+    assert run(command, ["doctor", "--json"]) == 1
+    told = msgspec.json.decode(said()[0])
+    assert [each["conversation"] for each in told["missing"]] == ["c-gone", "c-short"]
+    assert not told["accepted"]
+    assert run(command, ["doctor", "--accept"]) == 0
+    assert "Accepted: " in said()[0]
+    assert run(command, ["doctor"]) == 0
+    assert "are missing" not in said()[0]
+    with tenax.open(f"sqlite:///{path}", user="ada") as journal:
+        journal.append("c-short", [MessageUser([Text("third")])])
+
+
+def test_a_store_whose_file_is_gone_is_missed(home: Path, said: Said) -> None:
+    """There was a store here: that is not a new machine."""
+    path = home / "tenax.db"
+    with tenax.open(f"sqlite:///{path}", user="ada") as journal:
+        journal.append("c-1", [ConversationOpened("ada", "s")])
+    for name in ("tenax.db", "tenax.db-wal", "tenax.db-shm"):
+        (home / name).unlink(missing_ok=True)
+    assert run(command, ["doctor"]) == 1
+    assert "c-1: event 1 was stored, and is missing.\n" in said()[0]

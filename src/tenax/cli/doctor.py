@@ -21,6 +21,7 @@ from tenax.journal import open as open_journal
 from tenax.journal.base import Instance
 from tenax.journal.check import Problem, Progress, Report, engine_of, verify
 from tenax.journal.schema import SCHEMA_VERSION
+from tenax.journal.witness import Missing
 from tenax.tools.sandbox import Sandbox
 
 __all__ = ["examine"]
@@ -73,6 +74,10 @@ class Findings(msgspec.Struct, kw_only=True):
     skills: dict[str, str]
     """Folders that should be skills and are none, and why."""
     store: Store | None = None
+    missing: list[Missing] = []
+    """What the store had stored and lacks now."""
+    accepted: bool = False
+    """Whether it was told to go on without it."""
     checked: dict[str, int] | None = None
     problems: list[Problem] = []
     complete: bool = True
@@ -80,9 +85,14 @@ class Findings(msgspec.Struct, kw_only=True):
 
 
 @click.command("doctor")
+@click.option(
+    "--accept",
+    is_flag=True,
+    help="Go on with a store that lacks events which it had stored. They are no longer missed.",
+)
 @json_option
 @pass_config
-def examine(config: Config, *, as_json: bool) -> int:
+def examine(config: Config, *, accept: bool, as_json: bool) -> int:
     """Show the places and versions, and prove the store. Exits with 1 if something is wrong."""
     findings = Findings(
         tenax=_version(),
@@ -101,7 +111,7 @@ def examine(config: Config, *, as_json: bool) -> int:
     if not as_json:
         _show_places(config, findings)
     try:
-        _look(config, findings, as_json=as_json)
+        _look(config, findings, accept=accept, as_json=as_json)
     except TenaxError as error:
         if not as_json:
             raise
@@ -111,25 +121,44 @@ def examine(config: Config, *, as_json: bool) -> int:
     return 0 if findings.ok else FAILED
 
 
-def _look(config: Config, findings: Findings, *, as_json: bool) -> None:
+def _look(config: Config, findings: Findings, *, accept: bool, as_json: bool) -> None:
     if not exists(config.store_url):
         if not as_json:
             click.echo(NO_STORE)
         return
-    with open_journal(config.store_url, user=None) as journal:
+    with open_journal(config.store_url, user=None, witness=config.places.witness) as journal:
         alive = [each for each in journal.instances() if each.alive]
         listed = [Alive(each.id, each.host, rfc3339(each.started_at)) for each in alive]
         findings.store = Store(engine_of(journal), SCHEMA_VERSION, journal.incarnation, listed)
         if not as_json:
             _show_store(findings.store, alive, journal.clock)
+        findings.missing = journal.missing
+        if accept and findings.missing:
+            journal.store.accept_loss()
+            findings.accepted = True
         report = _prove(journal)
-    findings.ok, findings.problems, findings.complete = report.ok, report.problems, report.complete
+    findings.ok = report.ok and (findings.accepted or not findings.missing)
+    findings.problems, findings.complete = report.problems, report.complete
     findings.checked = {
         name: getattr(report, name) for name in ("conversations", "facts", "partials", "blobs", "stale")
     }
     if not as_json:
-        for line in report.lines():
+        for line in [*_missing(findings), *report.lines()]:
             click.echo(one_line(line))
+
+
+def _missing(findings: Findings) -> list[str]:
+    """What the store lacks, a line each, and what to do about it."""
+    if not findings.missing:
+        return []
+    lines = [str(each) for each in findings.missing]
+    if findings.accepted:
+        return [*lines, "Accepted: the store takes messages again, without what is missing."]
+    return [
+        *lines,
+        "The store lacks what stands above: an older copy was put back, or it is damaged. It is read-only now.",
+        "Put back a newer copy, or go on without what is missing: tenax doctor --accept",
+    ]
 
 
 def _version() -> str:

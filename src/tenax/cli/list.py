@@ -37,7 +37,7 @@ TITLE_COLUMNS_MIN: Final = 18
 @pass_config
 def list_conversations(config: Config, *, everything: bool, limit: int, as_json: bool) -> None:
     """Show the conversations, pinned first, then newest first."""
-    found, words, now_us, hidden = _read(config.store_url, everything=everything, limit=limit)
+    found, words, now_us, hidden = _read(config, everything=everything, limit=limit)
     if as_json:
         shown = [listed(each, said) for each, said in zip(found, words, strict=True)][:limit]
         print_json(shown)
@@ -56,11 +56,13 @@ def list_conversations(config: Config, *, everything: bool, limit: int, as_json:
         click.echo(f"There are more; these are the first {limit} (--limit).", err=True)
 
 
-def _read(url: str, *, everything: bool, limit: int) -> tuple[list[Summary], list[str | None], int, bool]:
+def _read(
+    config: Config, *, everything: bool, limit: int
+) -> tuple[list[Summary], list[str | None], int, bool]:
     """One conversation more than asked for, their first words, the time, and whether others are archived."""
-    if not exists(url):
+    if not exists(config.store_url):
         return [], [], 0, False
-    with open_journal(url) as journal:
+    with open_journal(config.store_url, witness=config.places.witness) as journal:
         found = list(islice(_conversations(journal, everything=everything), limit + 1))
         words = [None if each.title else first_words(journal, each.conversation) for each in found]
         hidden = not found and bool(journal.conversations(archived=True, limit=1))

@@ -22,16 +22,25 @@ LOCAL_USER = "local"
 
 
 def open(  # noqa: A001
-    url: str, *, user: str | None = LOCAL_USER, clock: Clock | None = None, patience: float = 30.0
+    url: str,
+    *,
+    user: str | None = LOCAL_USER,
+    clock: Clock | None = None,
+    patience: float = 30.0,
+    witness: Path | None = None,
 ) -> Journal:
-    """Open a store: `sqlite:///path`, `postgresql://...` or `memory:`. It is made if it is not there."""
+    """Open a store: `sqlite:///path`, `postgresql://...` or `memory:`. It is made if it is not there.
+
+    `witness` is a file on this host that remembers how far a PostgreSQL store had come, so that a failover or a restore
+    that lost events is noticed. A SQLite store has its own beside it.
+    """
     clock = clock or SystemClock()
     ids = Ids(clock)
     if url.startswith("sqlite:///"):
         store = SqliteStore(Path(url.removeprefix("sqlite:///")), clock, ids, patience=patience)
         return Journal(store, user, _search(store, SqliteSearch(store, Path(f"{store.path}-search"))))
     if url.startswith(("postgresql://", "postgres://")):
-        return _postgres(url, user, clock, ids, patience)
+        return _postgres(url, user, clock, ids, patience, witness)
     if url == "memory:":
         memory = EphemeralStore(clock, ids)
         return Journal(memory, user, _search(memory, SqliteSearch(memory, None)))
@@ -44,7 +53,7 @@ def exists(url: str) -> bool:
     """Whether there is a store already. Makes nothing. Where that cannot be told, `open` says why."""
     if url.startswith("sqlite:///"):
         path = url.removeprefix("sqlite:///")
-        return any(map(_holds_something, (path, f"{path}-wal")))
+        return any(map(_holds_something, (path, f"{path}-wal", f"{path}-witness")))
     if url.startswith(("postgresql://", "postgres://")):
         return _postgres_exists(url)
     return url != "memory:"
@@ -71,7 +80,9 @@ def _search(store: Store, index: SearchIndex) -> Search:
     return WordSearch(store, index, Indexer(store, index))
 
 
-def _postgres(url: str, user: str | None, clock: Clock, ids: Ids, patience: float) -> Journal:
+def _postgres(
+    url: str, user: str | None, clock: Clock, ids: Ids, patience: float, witness: Path | None
+) -> Journal:
     try:
         from tenax.journal.postgres import PostgresStore  # noqa: PLC0415  (psycopg is an extra)
         from tenax.journal.search_postgres import PostgresSearch  # noqa: PLC0415  (the same)
@@ -80,5 +91,5 @@ def _postgres(url: str, user: str | None, clock: Clock, ids: Ids, patience: floa
             "A PostgreSQL store needs psycopg, which is not installed here.",
             hint="pip install 'tenax[postgres]'",
         ) from error
-    store = PostgresStore(url, clock, ids, patience=patience)
+    store = PostgresStore(url, clock, ids, patience=patience, witness=witness)
     return Journal(store, user, _search(store, PostgresSearch(store)))

@@ -37,6 +37,9 @@ class EphemeralStore(SqliteStore):
     def _connect(self) -> apsw.Connection:
         return apsw.Connection(":memory:")
 
+    def _witness(self) -> None:
+        """It ends with this process."""
+
     def _make_private(self) -> None:
         """Nobody else sees it."""
 

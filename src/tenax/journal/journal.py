@@ -72,6 +72,7 @@ if TYPE_CHECKING:
 
     from tenax.journal.search import Search
     from tenax.journal.store import Store, Tx
+    from tenax.journal.witness import Missing
 
 __all__ = ["BLOB_BYTES_MAX", "TAIL_PAGE", "Journal", "Place"]
 
@@ -150,6 +151,15 @@ class Journal:
     def incarnation(self) -> str:
         """Which life of the store its numbers belong to. Other lives' numbers mean something else."""
         return self._store.incarnation
+
+    @property
+    def missing(self) -> list[Missing]:
+        """What the store lacks of what it had stored, of this user's; for the process itself, of everybody's.
+
+        While anything is missing that nobody has accepted, everything that writes raises `StoreIncomplete`.
+        """
+        found = self._store.missing
+        return [each for each in found if self.user in {None, each.user}]
 
     # -- writing ---------------------------------------------------------------------------------------------
 

@@ -30,9 +30,11 @@ from tenax.journal.postgres_hints import Listener, Notifier
 from tenax.journal.postgres_link import Connection, Link, shut
 from tenax.journal.schema import SCHEMA_VERSION, migrations, statements
 from tenax.journal.store import Store, Trouble, too_new
+from tenax.journal.witness import Witness
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from tenax.clock import Clock, Ids
     from tenax.journal.plan import Append, Key, Loaded
@@ -224,8 +226,12 @@ def _as_one(names: tuple[str, ...]) -> bytes:
 class PostgresStore(Store):
     """One database (or one schema of it), many processes, many hosts."""
 
-    def __init__(self, url: str, clock: Clock, ids: Ids, *, patience: float = 30.0) -> None:
+    def __init__(
+        self, url: str, clock: Clock, ids: Ids, *, patience: float = 30.0, witness: Path | None = None
+    ) -> None:
         super().__init__(clock, ids, patience)
+        self._witness_file = witness
+        self._stored_incarnation = ""
         # A lost connection is judged here and told as a sentence; psycopg would say it a second time.
         logging.getLogger("psycopg").setLevel(logging.ERROR)
         self._link = Link(url)
@@ -274,6 +280,10 @@ class PostgresStore(Store):
             self._check_server(connection)
             connection.answer_seconds = LONG_SECONDS
             schema = self._migrate(connection)
+            if self._witness_file is not None:
+                with contextlib.suppress(OSError):  # then there is no witness
+                    self._witness_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self.witness = Witness(self._witness_file, f"{self._link.where}, {schema}", self.clock)
             connection.answer_seconds = Connection.answer_seconds
             self._greet(connection)
             self._connected(connection)
@@ -366,10 +376,15 @@ class PostgresStore(Store):
                         incarnation = self.ids.append().hex()
                         where = {"incarnation": incarnation, "life": up}
                         _ask(connection, "set_incarnation", where)
-            if incarnation != self.incarnation:
+            self._up, self._place = up, up.split(".")[0]
+            if incarnation != self._stored_incarnation:
                 self._nums.clear()
                 self._stretches.clear()
-            self._up, self._place, self.incarnation = up, up.split(".")[0], incarnation
+                # A server that was down may come back as a standby that lagged behind, or as an older copy.
+                self.incarnation, _ = self._examine(
+                    incarnation, lambda name, **params: _ask(connection, name, params)
+                )
+                self._stored_incarnation = incarnation
 
     def _connected(self, connection: Connection) -> None:
         self._since = float(_ask(connection, "now")[0][0])
@@ -565,6 +580,12 @@ class PostgresStore(Store):
         """The database itself: its clock goes on through a restart, and so do the leases of those who are back soon."""
         return self._place
 
+    def boot(self) -> str:
+        return self._up
+
+    def digests(self, ask: Callable[..., list[Row]], places: list[int]) -> list[Row]:
+        return ask("digests", places=places)
+
     # -- instances -------------------------------------------------------------------------------------------
 
     def live(self) -> str:
@@ -622,6 +643,8 @@ class PostgresStore(Store):
         if self._closed.is_set() or guard.forks() != self._forks:
             return
         self.queue.close()
+        if self.witness is not None:
+            self.witness.close()
         self.patience = min(self.patience, CLOSE_SECONDS)
         if self._lives:
             ended = {"id": self._instance, "at": self.clock.now_us()}

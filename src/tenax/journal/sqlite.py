@@ -4,7 +4,7 @@ One connection writes, a few read and never wait for it. Processes on one file q
 so that none is starved by SQLite's busy handler. The log is copied back by a thread of its own, never by an append.
 
 Files beside `tenax.db`: `-wal` and `-shm` (SQLite's), `-lock` (the queue), `-instances/` (a lock per process),
-`-search` (the index of words).
+`-search` (the index of words), `-witness` (how far the store had come; see `witness.py`).
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from tenax.journal import guard
 from tenax.journal.index import HeadState
 from tenax.journal.schema import SCHEMA_VERSION, migrations, statements
 from tenax.journal.store import NUMS_MAX, Store, Trouble, too_new
+from tenax.journal.witness import Witness
 from tenax.threads import started
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class SqliteStore(Store):
         self.hub.on_first = self._watch
         self._file_id: tuple[int, int] | None = None
         self._queue_lock = self._prepare()
+        self.witness = self._witness()
         try:
             self._open_store()
         except BaseException:
@@ -146,6 +148,9 @@ class SqliteStore(Store):
             return _QueueLock(Path(f"{self.path}-lock"))
         except OSError as error:
             raise CannotOpen(f"The store's lock file cannot be made: {error.strerror}.") from error
+
+    def _witness(self) -> Witness | None:
+        return Witness(Path(f"{self.path}-witness"), "", self.clock)
 
     def _open_store(self) -> None:
         """Make or migrate the store. Others that open it at this moment wait."""
@@ -218,13 +223,23 @@ class SqliteStore(Store):
         return int(str(found[0][0])) if found else 0
 
     def _begin_life(self, connection: apsw.Connection) -> None:
-        """After a reboot the last unflushed partials may be missing, so old numbers may come to mean other things."""
-        with connection:
-            ((_, incarnation, life),) = connection.execute(_SQL["store"]).fetchall()
-            if life != self._boot:
-                incarnation = self.ids.append().hex()
-                connection.execute(_SQL["set_incarnation"], {"incarnation": incarnation, "life": self._boot})
-        self.incarnation = str(incarnation)
+        """Name the life of the store that begins now.
+
+        After a reboot the last unflushed partials may be missing, and a copy that was put back may lack anything: old
+        numbers may come to mean other things.
+        """
+        tx = SqliteTx(connection)
+        ((_, incarnation, life),) = tx.run("store")
+        self.incarnation, known = self._examine(str(incarnation), lambda name, **params: tx.run(name, params))
+        if self._missing:
+            _leave_log(connection)
+        elif life != self._boot or not known:
+            with connection:
+                ((_, incarnation, life),) = tx.run("store")
+                self.incarnation = self.ids.append().hex()
+                tx.run("set_incarnation", {"incarnation": self.incarnation, "life": self._boot})
+            if not known and self.witness is not None:
+                self.witness.begin(self.inode())
 
     def _connect(self) -> apsw.Connection:
         """A connection. Only who opens the store may make its file: beside an empty one SQLite deletes the log."""
@@ -240,6 +255,8 @@ class SqliteStore(Store):
         connection.pragma("wal_autocheckpoint", 0)
         connection.pragma("temp_store", "memory")
         connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(ctypes.c_int(1)))
+        if self._missing:
+            _leave_log(connection)
         return connection
 
     def _identity(self) -> tuple[int, int] | None:
@@ -498,6 +515,16 @@ class SqliteStore(Store):
     def life(self) -> str:
         return self._boot
 
+    def boot(self) -> str:
+        return self._boot
+
+    def inode(self) -> int:
+        found = self._identity()
+        return found[1] if found else 0
+
+    def digests(self, ask: Callable[..., list[Row]], places: list[int]) -> list[Row]:
+        return ask("digests", places=msgspec.json.encode(places).decode())
+
     # -- instances -------------------------------------------------------------------------------------------
 
     def live(self) -> str:
@@ -616,7 +643,7 @@ class SqliteStore(Store):
         pin: apsw.Connection | None = None
         try:
             pin = self._connect()
-            pin.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            _leave_log(pin)
             pin.execute("begin; select count(*) from store").fetchall()
         except (apsw.Error, Trouble):  # the next checkpoint that fails tries again
             _shut(pin)
@@ -669,6 +696,8 @@ class SqliteStore(Store):
         if self._closed.is_set() or guard.forks() != self._forks:
             return
         self.queue.close()
+        if self.witness is not None:
+            self.witness.close()
         if self._instance is not None:
             ended = {"id": self._instance, "at": self.clock.now_us()}
             with contextlib.suppress(StoreError):
@@ -761,6 +790,11 @@ class SqliteTransaction(SqliteTx):
             self._store.end()
         if isinstance(error, apsw.Error):
             raise self._store.judge(error, committing=False) from error
+
+
+def _leave_log(connection: apsw.Connection) -> None:
+    """Closing this connection copies nothing from the log into the file."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
 
 def _roll_back(connection: apsw.Connection) -> None:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import abc
 import functools
+import hashlib
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from tenax.errors import OutcomeUnknown, SchemaTooNew, StoreDamaged, StoreError, TenaxError
+from tenax.errors import OutcomeUnknown, SchemaTooNew, StoreDamaged, StoreError, StoreIncomplete, TenaxError
 from tenax.events import PARTIALS, ConversationOpened, Event, Unknown, decode
 from tenax.journal.base import Recorded
 from tenax.journal.derived import Derived
@@ -48,6 +49,7 @@ from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
 from tenax.journal.plan import Append, Batch, Key, Loaded, Stored, inner_hash, plan
 from tenax.journal.rebuild import rebuild
 from tenax.journal.schema import SCHEMA_VERSION
+from tenax.journal.witness import CONVERSATIONS_MAX, Missing, Witness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -114,6 +116,8 @@ class Store(abc.ABC):
         self.hub = Hub()
         self.queue = GroupCommit(self._commit, "tenax")
         self.incarnation = ""
+        self.witness: Witness | None = None
+        self._missing: list[Missing] = []
         self._nums: dict[Key, int] = {}
         self._stretches: dict[int, str] = {}
         self.reach: Callable[[str], None] | None = None
@@ -181,10 +185,78 @@ class Store(abc.ABC):
     def close(self) -> None:
         """Commit what waits, and let go."""
 
+    # -- what is missing -------------------------------------------------------------------------------------
+
+    @property
+    def missing(self) -> list[Missing]:
+        """What the store lacks of what it had stored. While there is something, it is read-only."""
+        if self._missing and self.witness is not None and self.witness.accepted():
+            self._missing = []
+        return self._missing
+
+    def check_complete(self) -> None:
+        """Raise StoreIncomplete if something is missing that nobody has accepted yet."""
+        missing = self._missing and self.missing
+        if missing:
+            raise StoreIncomplete(
+                f"The store lacks events that it had stored, in {_conversations(len(missing))}: an older copy was put "
+                "back, or it is damaged. It takes nothing new until somebody has looked at it.",
+                hint="restore a newer copy, or see what is missing with: tenax doctor; "
+                "to go on without it: tenax doctor --accept",
+            )
+
+    def accept_loss(self) -> None:
+        """Go on with the store as it is: what is missing is no longer missed."""
+        if not self._missing or self.witness is None:
+            return
+
+        def once() -> None:
+            with self.transaction() as tx:
+                tx.run("set_incarnation", {"incarnation": self.incarnation, "life": self.boot()})
+
+        self._persist(once, self.patience)
+        heads = self.witness.heads_of(self.query("witness_heads", limit=CONVERSATIONS_MAX))
+        try:
+            self.witness.accept(heads, self.inode())
+        except OSError as error:
+            raise StoreError(
+                f"The witness of the store cannot be written: {error.strerror}.",
+                hint="give yourself the right to write in its folder",
+            ) from error
+        self._missing = []
+
+    def _examine(self, incarnation: str, ask: Callable[..., list[Row]]) -> tuple[str, bool]:
+        """Compare the store with its witness. The incarnation to read it under, and whether its file is the known one.
+
+        One that lacks something gets another incarnation, so that nobody takes its numbers for those they had. Nothing is
+        written to it: every process works out the same one.
+        """
+        if self.witness is None:
+            return incarnation, True
+        missing, inode = self.witness.examine(ask, functools.partial(self.digests, ask))
+        self._missing = missing
+        if missing:
+            lost = repr((incarnation, self.inode(), missing)).encode()
+            return hashlib.sha256(lost).hexdigest()[:32], True
+        return incarnation, inode == self.inode()
+
+    @abc.abstractmethod
+    def digests(self, ask: Callable[..., list[Row]], places: list[int]) -> list[Row]:
+        """Place and digest of the events at these places."""
+
+    @abc.abstractmethod
+    def boot(self) -> str:
+        """What `life` in the store's row names now."""
+
+    def inode(self) -> int:
+        """Names the file of the store, where it is one."""
+        return 0
+
     # -- transactions that try again -------------------------------------------------------------------------
 
     def change(self, work: Callable[[Tx], T], *, durable: bool = True) -> T:
         """Run `work` in a transaction. It may be run again, so it has to find its own earlier success."""
+        self.check_complete()
 
         def once() -> T:
             with self.transaction(durable=durable) as tx:
@@ -245,7 +317,9 @@ class Store(abc.ABC):
 
     def forget(self, key: Key) -> None:
         """The conversation is deleted."""
-        self._nums.pop(key, None)
+        num = self._nums.pop(key, None)
+        if num is not None and self.witness is not None:
+            self.witness.forget(num)
 
     def know(self, key: Key, num: int) -> int:
         """Keep the number of a conversation; it never changes."""
@@ -342,6 +416,7 @@ class Store(abc.ABC):
 
     def _attempt(self, group: list[Waiter]) -> None:
         """One transaction for all of them. Outcomes are told only once the commit has returned."""
+        self.check_complete()
         appends = list(map(_append_of, group))
         batch = Batch()
         reach = self.reach
@@ -367,9 +442,15 @@ class Store(abc.ABC):
         for waiter, outcome in zip(group, outcomes, strict=True):
             waiter.settle(outcome)
         if batch.states:
-            nums = list(map(_num_of, batch.states.values()))
-            self.hub.notify(nums)
-            self.announce(nums)
+            self._moved(batch)
+
+    def _moved(self, batch: Batch) -> None:
+        """Tell everybody who should know of what was committed."""
+        nums = list(map(_num_of, batch.states.values()))
+        self.hub.notify(nums)
+        self.announce(nums)
+        if batch.moved and self.witness is not None:
+            self.witness.note(map(batch.states.__getitem__, batch.moved))
 
     def _plan(self, tx: Tx, append: Append, loaded: Loaded, batch: Batch) -> list[Recorded]:
         state = loaded.heads.get(append.key)
@@ -496,6 +577,10 @@ head_row: Callable[[HeadState], tuple[Any, ...]] = attrgetter(
     "num", "head", "facts", "turns", "due", "revision", "epoch", "digest", "run", "stretch", "context_from",
     "unanswered", "messages", "stretch_messages", "stretch_from", "stretch_covers", "listed_at", "version",
 )  # fmt: skip
+
+
+def _conversations(count: int) -> str:
+    return "1 conversation" if count == 1 else f"{count:,} conversations"
 
 
 def too_new(schema: int) -> SchemaTooNew:

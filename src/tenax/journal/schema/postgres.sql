@@ -46,6 +46,9 @@ select (select schema from store), conversation, head, facts, turns, due, revisi
        context_from, unanswered, messages, stretch_messages, stretch_from, stretch_covers, listed_at, version
 from heads where conversation = any(cast(:nums as bigint[])) order by conversation for update
 
+-- name: digests
+select place, digest from events where place = any(cast(:places as bigint[]))
+
 -- name: stretch_names
 select num, name from stretches where num = any(cast(:nums as bigint[]))
 

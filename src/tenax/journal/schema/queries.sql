@@ -186,6 +186,13 @@ union all
 select place, '', at, null, body, null, code from partials where place > :low and place <= :high
 order by 1 limit :limit
 
+-- name: witness_heads
+select h.conversation, c.owner, c.id, h.facts, h.digest, h.messages from heads h
+join conversations c on c.num = h.conversation order by c.updated_at desc, c.num desc limit :limit
+
+-- name: last_moved
+select coalesce(max(updated_at), 0) from conversations
+
 -- name: head
 select h.head, h.facts, h.turns, h.due, h.revision, h.epoch, h.digest, h.run, s.name, h.context_from, h.unanswered,
        h.messages

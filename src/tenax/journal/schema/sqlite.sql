@@ -5,6 +5,9 @@ select (select schema from store), conversation, head, facts, turns, due, revisi
        context_from, unanswered, messages, stretch_messages, stretch_from, stretch_covers, listed_at, version
 from heads where conversation in (select value from json_each(:nums))
 
+-- name: digests
+select e.place, e.digest from json_each(:places) p join events e on e.place = p.value
+
 -- name: head_of
 select (select schema from store), conversation, head, facts, turns, due, revision, epoch, digest, run, stretch,
        context_from, unanswered, messages, stretch_messages, stretch_from, stretch_covers, listed_at, version

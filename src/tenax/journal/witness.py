@@ -1,0 +1,310 @@
+"""The witness: a small file outside the store that says how far each conversation had come.
+
+A store cannot prove that nothing is missing at its end: a copy that was put back, a log cut by one flipped bit and a
+standby that lagged behind are each whole in themselves. So every process notes, after a commit, the number and the digest
+of each conversation's last synced event, and writes them to the witness at most once a second. Whoever opens the store
+compares. The file holds no text of anybody.
+
+A witness never moves backwards: processes take turns (a lock on the folder), read it again, and keep the larger number of
+each conversation. Only `accept` begins it anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
+from tenax.threads import started
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from tenax.clock import Clock
+    from tenax.journal.index import HeadState
+    from tenax.journal.store import Row
+
+__all__ = ["CONVERSATIONS_MAX", "SAVE_SECONDS", "Missing", "Witness"]
+
+CONVERSATIONS_MAX: Final = 1000
+"""The conversations that moved last are remembered; what was put back or cut off lacks those first."""
+SAVE_SECONDS: Final = 1.0
+_IDLE_SAVES: Final = 5
+"""The thread ends after so many looks that found nothing new."""
+_TURN_SECONDS: Final = 2.0
+_VERSION: Final = 1
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """A conversation that lacks events which were stored: those after `have`, up to `upto`.
+
+    Where `have` equals `upto`, the event with that number is there and is another one.
+    """
+
+    user: str
+    conversation: str
+    have: int
+    upto: int
+    messages: int
+    """How many messages fewer than were stored."""
+
+    def __str__(self) -> str:
+        if self.have >= self.upto:
+            return f"{self.conversation}: event {self.upto} is not the one that was stored."
+        first = self.have + 1
+        if first == self.upto:
+            return f"{self.conversation}: event {first} was stored, and is missing."
+        return f"{self.conversation}: events {first} to {self.upto} were stored, and are missing."
+
+
+class _Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The last synced event of a conversation."""
+
+    user: str
+    conversation: str
+    facts: int
+    digest: str
+    messages: int
+    at: int
+    """When it was noted, in microseconds."""
+
+
+class _Testimony(msgspec.Struct):
+    """What is known of one store."""
+
+    generation: int = 0
+    """How often a loss was accepted. What a process noted in an earlier one no longer counts."""
+    file: int = 0
+    """The inode of a SQLite file: a copy that is put back has another."""
+    heads: dict[int, _Head] = {}
+
+
+class _File(msgspec.Struct):
+    """The whole file: a testimony for each store."""
+
+    version: int
+    stores: dict[str, _Testimony]
+
+
+class Witness:
+    """What one process knows of one store, and the file that it shares with others."""
+
+    def __init__(self, path: Path, store: str, clock: Clock) -> None:
+        self._path = path
+        self._store = store
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._noted: dict[int, _Head] = {}
+        self._deleted: set[int] = set()
+        self._generation = 0
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._looked_at: tuple[int, ...] = ()
+
+    # -- noting ----------------------------------------------------------------------------------------------
+
+    def note(self, states: Iterable[HeadState]) -> None:
+        """Remember these heads: their events were committed and flushed."""
+        at = self._clock.now_us()
+        with self._lock:
+            for state in states:
+                known = self._noted.get(state.num)
+                if known is None or known.facts <= state.facts:
+                    self._noted[state.num] = _Head(
+                        state.user, state.id, state.facts, state.digest.hex(), state.messages, at
+                    )
+            if self._thread is None and not self._closed.is_set():
+                self._thread = started(self._save_often, "tenax-witness")
+
+    def forget(self, num: int) -> None:
+        """The conversation was deleted."""
+        with self._lock:
+            self._noted.pop(num, None)
+            self._deleted.add(num)
+
+    def _save_often(self) -> None:
+        idle = 0
+        while not self._closed.wait(SAVE_SECONDS):
+            with contextlib.suppress(OSError):  # what was noted is kept, and saved later
+                idle = 0 if self.save() else idle + 1
+            with self._lock:
+                if idle >= _IDLE_SAVES and not self._noted:
+                    self._thread = None
+                    return
+
+    def close(self) -> None:
+        """Save what was noted, and end."""
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            self.save()
+
+    # -- the file --------------------------------------------------------------------------------------------
+
+    def save(self) -> bool:
+        """Write what was noted since the last time. False if there was nothing. Raises OSError; then it is kept."""
+        with self._lock:
+            noted, self._noted = self._noted, {}
+            deleted, self._deleted = self._deleted, set()
+        if not noted and not deleted:
+            return False
+        try:
+            with self._turn() as file:
+                known = file.stores.setdefault(self._store, _Testimony(self._generation))
+                if known.generation == self._generation:
+                    known.heads = _merged(known.heads, noted, deleted)
+                    self._write(file)
+        except BaseException:
+            with self._lock:
+                self._noted = _merged(self._noted, noted, ())
+                self._deleted |= deleted
+            raise
+        return True
+
+    def begin(self, file: int) -> None:
+        """Remember which file the store is in."""
+        # A folder that cannot be written to has no witness.
+        with contextlib.suppress(OSError), self._turn() as found:
+            found.stores.setdefault(self._store, _Testimony(self._generation)).file = file
+            self._write(found)
+
+    def accept(self, heads: Mapping[int, _Head], file: int) -> None:
+        """Begin anew with what the store holds now. Raises OSError."""
+        with self._turn() as found:
+            known = found.stores.setdefault(self._store, _Testimony())
+            generation = known.generation + 1
+            found.stores[self._store] = _Testimony(generation, file, dict(heads))
+            self._write(found)
+            with self._lock:
+                self._generation, self._noted = generation, {}
+
+    def accepted(self) -> bool:
+        """Whether another process has accepted the loss that was found here."""
+        seen = self._stamp()
+        if seen == self._looked_at:
+            return False
+        self._looked_at = seen
+        known = self._read().stores.get(self._store)
+        if known is None or known.generation == self._generation:
+            return False
+        with self._lock:
+            self._generation, self._noted = known.generation, {}
+        return True
+
+    def _stamp(self) -> tuple[int, ...]:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return ()
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[_File]:
+        """Have the file for oneself. Raises OSError, also where others keep it for long."""
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            deadline = time.monotonic() + _TURN_SECONDS
+            while True:
+                try:
+                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.005)
+            yield self._read()
+        finally:
+            os.close(folder)
+
+    def _read(self) -> _File:
+        """The file. One that is missing or damaged says nothing."""
+        try:
+            checksum, _, text = self._path.read_bytes().partition(b"\n")
+            if checksum == _checksum(text):
+                found = msgspec.json.decode(text, type=_File)
+                if found.version == _VERSION:
+                    return found
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            pass
+        return _File(_VERSION, {})
+
+    def _write(self, file: _File) -> None:
+        text = msgspec.json.encode(file)
+        new = self._path.with_name(f"{self._path.name}.new")
+        descriptor = os.open(new, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as output:  # noqa: PTH123  (a descriptor)
+            output.write(_checksum(text) + b"\n" + text)
+            output.flush()
+            os.fdatasync(descriptor)
+        new.replace(self._path)
+
+    # -- comparing -------------------------------------------------------------------------------------------
+
+    def examine(
+        self, ask: Callable[..., list[Row]], digests: Callable[[list[int]], list[Row]]
+    ) -> tuple[list[Missing], int]:
+        """What the store lacks of what was witnessed, and the inode of the file that was witnessed.
+
+        `digests` gives place and digest of the events at these places; `ask` runs a statement by name.
+        """
+        known = self._read().stores.get(self._store, _Testimony(self._generation))
+        with self._lock:
+            self._generation = known.generation
+            heads = _merged(known.heads, self._noted, self._deleted)
+        places = {num << SEQ_BITS | head.facts: head.digest for num, head in heads.items()}
+        there = {place: bytes(digest).hex() for place, digest in digests(list(places))} if places else {}
+        missing = [
+            _missing(place >> SEQ_BITS, heads[place >> SEQ_BITS], place in there, ask)
+            for place, digest in places.items()
+            if there.get(place) != digest and not ask("tombstone_of", num=place >> SEQ_BITS)
+        ]
+        self._looked_at = self._stamp() if missing else ()
+        return sorted(missing, key=lambda each: (each.user, each.conversation)), known.file
+
+    def heads_of(self, rows: Iterable[Row]) -> dict[int, _Head]:
+        """Rows of `witness_heads`, as they are kept."""
+        at = self._clock.now_us()
+        return {
+            num: _Head(user, name, facts, bytes(digest).hex(), messages, at)
+            for num, user, name, facts, digest, messages in rows
+        }
+
+
+def _missing(num: int, head: _Head, replaced: bool, ask: Callable[..., list[Row]]) -> Missing:
+    low, high = bounds(num)
+    found = ask("conversation_of", num=num)
+    if not found or found[0][0] != head.conversation:
+        return Missing(head.user, head.conversation, 0, head.facts, head.messages)
+    have = int(ask("last_fact", low=low, high=high)[0][0] or 0) & ALL_SEQS
+    rows = ask("head", num=num)
+    messages = max(0, head.messages - int(rows[0][-1])) if rows else head.messages
+    have = head.facts if replaced else min(have, head.facts)
+    return Missing(head.user, head.conversation, have, head.facts, messages)
+
+
+def _merged(
+    heads: Mapping[int, _Head], noted: Mapping[int, _Head], deleted: Iterable[int]
+) -> dict[int, _Head]:
+    """The larger number of each conversation, of those that moved last."""
+    merged = dict(heads)
+    for num, head in noted.items():
+        known = merged.get(num)
+        if known is None or known.facts <= head.facts:
+            merged[num] = head
+    for num in deleted:
+        merged.pop(num, None)
+    if len(merged) > CONVERSATIONS_MAX:
+        latest = sorted(merged.items(), key=lambda pair: pair[1].at)[-CONVERSATIONS_MAX:]
+        merged = dict(latest)
+    return merged
+
+
+def _checksum(text: bytes) -> bytes:
+    return hashlib.sha256(text).hexdigest().encode()

@@ -1,0 +1,252 @@
+"""A store that lacks events which it had acknowledged: the witness notices, nothing is added to it, nobody is misled."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import tenax
+from tenax.errors import StoreIncomplete
+from tenax.journal import Journal
+from tenax.testing.contract.base import begin, said, say
+from tests.support.damage import copy_store, put_back
+
+pytestmark = pytest.mark.crash
+
+WAIT_SECONDS = 60.0
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store" / "tenax.db"
+
+
+@pytest.fixture(autouse=True)
+def folder(path: Path) -> None:
+    path.parent.mkdir()
+
+
+def tell(journal: Journal, conversation: str, text: str) -> None:
+    journal.append(conversation, [say(text)])
+
+
+def opened(path: Path) -> Journal:
+    return tenax.open(f"sqlite:///{path}")
+
+
+def grown(path: Path, copy: Path) -> tuple[str, str, str]:
+    """A store with two messages in its copy and two more since. The conversations, and the incarnation it had."""
+    with opened(path) as journal:
+        one, other = begin(journal), begin(journal)
+        tell(journal, one, "first")
+        tell(journal, other, "second")
+        incarnation = journal.incarnation
+    copy_store(path, copy)
+    shutil.copy(path.with_name("tenax.db-witness"), copy)
+    with opened(path) as journal:
+        tell(journal, one, "third")
+        tell(journal, one, "fourth")
+    return one, other, incarnation
+
+
+def test_a_copy_that_is_put_back_is_read_only_and_says_what_is_missing(path: Path, tmp_path: Path) -> None:
+    """It has another incarnation, and everything that it holds can be read."""
+    one, other, incarnation = grown(path, tmp_path / "copy")
+    put_back(tmp_path / "copy", path)
+    with opened(path) as journal:
+        assert journal.incarnation != incarnation
+        assert [(each.conversation, each.have, each.upto, each.messages) for each in journal.missing] == [
+            (one, 2, 4, 2)
+        ]
+        assert said(journal, one) == ["first"]
+        for write in _writes(journal, one, other):
+            with pytest.raises(StoreIncomplete, match="1 conversation") as caught:
+                write()
+            assert "tenax doctor --accept" in caught.value.hint
+        again = journal.incarnation
+    with opened(path) as journal:  # as often as it is opened, until somebody has decided
+        assert journal.incarnation == again
+        assert len(journal.missing) == 1
+        assert said(journal, one) == ["first"]
+
+
+def _writes(journal: Journal, one: str, other: str) -> list[Callable[[], object]]:
+    return [
+        lambda: tell(journal, one, "new"),
+        lambda: tell(journal, other, "new"),
+        lambda: begin(journal),
+        lambda: journal.claim("run:x", "me", 5.0),
+        lambda: journal.delete(other),
+    ]
+
+
+def test_it_goes_on_once_the_loss_is_accepted_also_where_it_is_open(path: Path, tmp_path: Path) -> None:
+    """A server that runs meanwhile takes messages again, without a restart and under the same incarnation."""
+    one, _, before = grown(path, tmp_path / "copy")
+    put_back(tmp_path / "copy", path)
+    with opened(path) as server:
+        with opened(path) as doctor:
+            doctor.store.accept_loss()
+            assert doctor.missing == []
+            incarnation = doctor.incarnation
+        assert server.missing == []
+        tell(server, one, "new")
+        assert server.incarnation == incarnation != before
+    with opened(path) as journal:
+        assert journal.missing == []
+        assert journal.incarnation == incarnation
+        assert said(journal, one) == ["first", "new"]
+
+
+def test_it_goes_on_once_a_store_with_everything_is_put_back(path: Path, tmp_path: Path) -> None:
+    one, _, _ = grown(path, tmp_path / "old")
+    copy_store(path, tmp_path / "new")
+    put_back(tmp_path / "old", path)
+    with opened(path) as journal:
+        assert journal.missing
+        incarnation = journal.incarnation
+    put_back(tmp_path / "new", path)
+    with opened(path) as journal:
+        assert journal.missing == []
+        assert journal.incarnation != incarnation
+        tell(journal, one, "fifth")
+        assert said(journal, one) == ["first", "third", "fourth", "fifth"]
+
+
+@pytest.mark.parametrize("witness", ["its own", "none"])
+def test_a_copy_that_is_put_back_with_its_own_witness_has_another_incarnation(
+    path: Path, tmp_path: Path, witness: str
+) -> None:
+    """Then nothing tells that anything is missing; but nobody takes its numbers for those they had."""
+    _, _, incarnation = grown(path, tmp_path / "copy")
+    copied = tmp_path / "copy"
+    shutil.rmtree(path.parent)
+    path.parent.mkdir()
+    put_back(copied, path)
+    if witness == "its own":
+        shutil.copy(copied / "tenax.db-witness", path.parent)
+    with opened(path) as journal:
+        assert journal.missing == []
+        assert journal.incarnation != incarnation
+        incarnation = journal.incarnation
+    with opened(path) as journal:
+        assert journal.incarnation == incarnation
+
+
+def test_a_store_that_is_deleted_or_emptied_is_missed(path: Path, tmp_path: Path) -> None:
+    one, other, _ = grown(path, tmp_path / "copy")
+    for each in path.parent.glob("tenax.db*"):
+        if each.is_file() and not each.name.endswith("-witness"):
+            each.unlink()
+    with opened(path) as journal:
+        assert {each.conversation: (each.have, each.upto) for each in journal.missing} == {
+            one: (0, 4),
+            other: (0, 2),
+        }
+
+
+def test_another_history_of_the_same_length_is_noticed(path: Path, tmp_path: Path) -> None:
+    """The number is there, and the event is another one."""
+    one, _, _ = grown(path, tmp_path / "copy")
+    elsewhere = tmp_path / "elsewhere" / "tenax.db"
+    elsewhere.parent.mkdir()
+    put_back(tmp_path / "copy", elsewhere)
+    with opened(elsewhere) as journal:
+        for words in ("otherwise", "entirely", "and longer"):
+            tell(journal, one, words)
+    copy_store(elsewhere, tmp_path / "other")
+    put_back(tmp_path / "other", path)
+    with opened(path) as journal:
+        assert [str(each) for each in journal.missing] == [f"{one}: event 4 is not the one that was stored."]
+
+
+def test_a_store_ahead_of_its_witness_or_without_one_is_in_order(path: Path, tmp_path: Path) -> None:
+    """The first start after an update has none; a crash leaves one that is a second old."""
+    witness = path.with_name("tenax.db-witness")
+    one, _, _ = grown(path, tmp_path / "copy")
+    old = witness.read_bytes()
+    with opened(path) as journal:
+        tell(journal, one, "fifth")
+    for kept in (old, b"", b"not a witness", None):
+        if kept is None:
+            witness.unlink()
+        else:
+            witness.write_bytes(kept)
+        with opened(path) as journal:
+            assert journal.missing == []
+            tell(journal, one, "more")
+
+
+def test_a_deleted_conversation_is_not_missed(path: Path) -> None:
+    with opened(path) as journal:
+        kept, deleted = begin(journal), begin(journal)
+        tell(journal, deleted, "away")
+    witness = path.with_name("tenax.db-witness")
+    before = witness.read_bytes()
+    with opened(path) as journal:
+        journal.delete(deleted)
+    assert deleted.encode() not in witness.read_bytes()
+    witness.write_bytes(before)  # of a process that had not heard of it
+    with opened(path) as journal:
+        assert journal.missing == []
+        tell(journal, kept, "on")
+
+
+def test_the_witness_holds_no_words_and_only_the_owner_reads_it(path: Path) -> None:
+    with opened(path) as journal:
+        tell(journal, begin(journal), "a secret of mine")
+    witness = path.with_name("tenax.db-witness")
+    assert b"secret" not in witness.read_bytes()
+    assert witness.stat().st_mode & 0o077 == 0
+
+
+def test_a_running_store_is_witnessed_within_a_second(path: Path, tmp_path: Path) -> None:
+    """Nobody has to close it: a process that is killed later leaves a witness."""
+    with opened(path) as journal:
+        one = begin(journal)
+        tell(journal, one, "first")
+        copy_store(path, tmp_path / "copy")
+        for words in ("second", "third"):
+            tell(journal, one, words)
+        _wait_until(lambda: _witnessed(path, one) == 4)
+    put_back(tmp_path / "copy", path)
+    with opened(path) as journal:
+        assert [(each.have, each.upto) for each in journal.missing] == [(2, 4)]
+
+
+def _witnessed(path: Path, conversation: str) -> int:
+    _, _, text = path.with_name("tenax.db-witness").read_bytes().partition(b"\n")
+    heads = msgspec.json.decode(text)["stores"][""]["heads"].values()
+    return max((facts for _, name, facts, *_ in heads if name == conversation), default=0)
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    for _ in _ticks():
+        if holds():
+            return
+    raise AssertionError("It did not happen in time.")
+
+
+def _ticks() -> Iterator[None]:
+    pause = threading.Event()
+    for _ in range(int(WAIT_SECONDS / 0.05)):
+        yield
+        pause.wait(0.05)
+
+
+def test_two_processes_never_move_it_backwards(path: Path) -> None:
+    """Each writes what it knows; the larger number stays, whoever is last."""
+    with opened(path) as one, opened(path) as other:
+        name = begin(one)
+        tell(one, name, "by one")
+        tell(other, name, "by the other")
+        tell(other, name, "and again")
+        other.close()
+        assert _witnessed(path, name) == 4
+        one.close()
+        assert _witnessed(path, name) == 4
