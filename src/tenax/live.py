@@ -21,6 +21,7 @@ from tenax.events import (
 )
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Recorded
+from tenax.journal.journal import Place
 from tenax.recovery import ended_above, fold_page
 from tenax.views.transcript import Change, Row, Transcript
 
@@ -56,6 +57,8 @@ class Live:
         """Those of who watches: each is set whenever something changes."""
         self._journal = journal
         self._incarnation = ""
+        self._place = Place(0, "")
+        """How far the tail is."""
         self._shown = Transcript()
         self._first = 0
         """The number of its first event."""
@@ -99,7 +102,7 @@ class Live:
         while not self.gone:
             try:
                 await self._fold_anew()
-                async for each in self._journal.tail(self.conversation, self.at):
+                async for each in self._journal.tail(self.conversation, self._place):
                     if each.kind in _EDITS or self._journal.incarnation != self._incarnation:
                         await self._fold_anew(beyond=each.seq)
                     elif each.seq > self.at:
@@ -113,14 +116,17 @@ class Live:
 
     async def _fold_anew(self, beyond: int = 0) -> None:
         """Begin with what stands now. Whoever watches gets a snapshot, unless nothing changed while the store was away."""
-        incarnation = self._journal.incarnation
-        if self.at and not beyond and incarnation == self._incarnation:
+        if self.at and not beyond and self._journal.incarnation == self._incarnation:
             return
+        # Before the fold: if that meets another life, the tail begins after the last fact, and it is folded again.
+        place = await self._journal.place(self.conversation)
         shown, (first, last) = await self._journal.apart(
             lambda: fold_page(self._journal.journal, self.conversation, None, SHOWN_ROWS)
         )
         more = bool(first and await self._journal.rows(self.conversation, before=first, limit=1))
-        self._shown, self.more, self._incarnation = shown, more, incarnation
+        self._shown, self.more, self._incarnation = shown, more, place.incarnation
+        if not beyond:
+            self._place = place
         self._first = first
         self.at = self._floor = max(beyond, last)
         self._recent.clear()

@@ -58,6 +58,7 @@ from tenax.events import (
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Dedup, Erased, Expect, Hits, Recorded, Summary
+from tenax.journal.journal import Place
 from tenax.listing import LiveList
 from tenax.live import SHOWN_ROWS, Live, Lives
 from tenax.models import Model, ToolSpec
@@ -602,15 +603,27 @@ class Runtime:
             lambda: open_rows(self._sync, conversation, before=before, limit=limit)
         )
 
-    async def follow(self, conversation: str, after: int = 0) -> AsyncIterator[tuple[int, list[Change]]]:
-        """What changes in the transcript, from a number on: stored events first, then new ones as they come."""
-        shown = Transcript()
-        if after:
-            for each in await self.journal.open(conversation):
-                if each.seq <= after:
-                    shown.apply(each)
-        async for each in self.journal.tail(conversation, after):
+    async def follow(
+        self, conversation: str, after: int | Place = 0
+    ) -> AsyncIterator[tuple[int, list[Change]]]:
+        """What changes in the transcript, from a number on: stored events first, then new ones as they come.
+
+        Keep a `Place` (`journal.place`) to go on after an error, as for `Journal.tail`. After a crash of the store the rows since
+        the last fact come again.
+        """
+        place = after if isinstance(after, Place) else await self.journal.place(conversation, after)
+        shown, incarnation = Transcript(), ""
+        async for each in self.journal.tail(conversation, place):
+            if incarnation != place.incarnation:  # the numbers of what was folded may mean other events now
+                shown, incarnation = await self._folded_before(conversation, each.seq), place.incarnation
             yield each.seq, shown.apply(each)
+
+    async def _folded_before(self, conversation: str, seq: int) -> Transcript:
+        shown = Transcript()
+        for recorded in await self.journal.open(conversation) if seq > 1 else ():
+            if recorded.seq < seq:
+                shown.apply(recorded)
+        return shown
 
     async def live(self, conversation: str, hint: asyncio.Event) -> Live:
         """The conversation as it stands and moves, folded once for all who watch it here. Let go of it with `leave`."""

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import pytest
 
 import tenax
 from tenax.agent import held as agent_held
+from tenax.cli.ask import ask
 from tenax.config import Config
 from tenax.errors import StoreUnavailable
 from tenax.events import (
@@ -48,6 +50,7 @@ from tenax.sessions import SessionDB
 from tenax.testing import Fault, FaultVfs, FaultyJournal
 from tenax.testing.contract.base import begin
 from tenax.views.context import CUT_NOTE
+from tenax.views.transcript import Grow
 from tests.crash.test_restart import until_free
 from tests.support import remembering
 from tests.support.children import Child, Teller, finish_all
@@ -110,16 +113,16 @@ def away(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Away]:
 class Gated(ScriptedModel):
     """Says its first words, and the rest once it may: the answer is under way for as long as the test wants it to be."""
 
-    def __init__(self, script: Sequence[Reply | str]) -> None:
+    def __init__(self, script: Sequence[Reply | str], may: threading.Event | None = None) -> None:
         super().__init__(script)
-        self.may = asyncio.Event()
+        self.may = may or threading.Event()
 
     async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
         async with contextlib.aclosing(super().stream(body, silence=silence)) as pieces:
             said = 0
             async for piece in pieces:
                 if said == FIRST_WORDS:
-                    await self.may.wait()
+                    await asyncio.to_thread(self.may.wait)
                 said += 1
                 yield piece
 
@@ -781,3 +784,83 @@ def test_ctrl_c_ends_a_question_while_the_server_is_away(tmp_path: Path) -> None
             took = time.monotonic() - began
     assert (asked.returncode, b"Traceback" in told) == (130, False), told
     assert took < 5 * CLOSE_SECONDS
+
+
+STEPS = f"{WORDS}\ndone\n"
+"""What is printed of an answer in two steps."""
+
+
+class Impatient(Runtime):
+    """Gives a store that is away up soon, and tells when text was shown and when following it was refused."""
+
+    def __init__(self, config: Config, **how: Any) -> None:
+        self.may = threading.Event()
+        self.shown = threading.Event()
+        self.refused = threading.Event()
+        self.own = tenax.open(config.store_url, patience=0.5)
+        model = Gated([Reply(words=WORDS, calls=[Call("none", {})]), "done"], self.may)
+        super().__init__(config, journal=self.own, models=[model], **how)
+
+    async def follow(self, conversation: str, after: Any = 0) -> AsyncGenerator[Any, None]:
+        try:
+            async for at, changes in super().follow(conversation, after):
+                yield at, changes
+                if any(isinstance(change, Grow) for change in changes):
+                    self.shown.set()
+        except StoreUnavailable:
+            self.refused.set()
+            raise
+
+
+def test_a_question_shows_each_word_once_after_a_crash_that_takes_numbers_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The crash takes stored text, its numbers go to other events, and whoever prints begins again in between."""
+    made: Future[Impatient] = Future()
+
+    def make(*args: Any, **how: Any) -> Impatient:
+        made.set_result(Impatient(*args, **how))
+        return made.result()
+
+    monkeypatch.setattr("tenax.journal.postgres.BORROW_SECONDS", 0.2)
+    monkeypatch.setattr(sys.modules[ask.__module__], "Runtime", make)
+    # The server flushes nothing by itself, so what was stored without a flush is lost.
+    with PostgresServer({"wal_writer_delay": "10s"}) as server, ThreadPoolExecutor(1) as pool:
+        config = config_of(server.create_database(), tmp_path)
+
+        def crash() -> None:
+            runtime = made.result(SECONDS)
+            assert runtime.shown.wait(SECONDS)
+            server.stop("immediate")
+            runtime.may.set()
+            refused = runtime.refused.wait(SECONDS)
+            server.start()
+            assert refused
+
+        crashing = pool.submit(crash)
+        status = ask(config, "go", conversation=None, how="queue", as_json=False, context_files=False)
+        crashing.result()
+        made.result().own.close()
+    assert (status, capfd.readouterr().out) == (0, STEPS)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_a_question_shows_each_word_once_after_a_crash_of_a_minute(tmp_path: Path) -> None:
+    """The same with the real command and its own patience."""
+    set_up(tmp_path, [Reply(words=WORDS, calls=[Call("none", {})]), Reply(words="done")])
+    pace = Pace(tmp_path, FIRST_WORDS)
+    with PostgresServer({"wal_writer_delay": "10s"}) as server:
+        env = environment(tmp_path) | {"TENAX_STORE": server.create_database()}
+        command = [sys.executable, "-m", "tenax", "-p", "go"]
+        with subprocess.Popen(
+            command, env={**env, **pace.env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+        ) as asked:
+            assert asked.stdout is not None
+            said = asked.stdout.read(20)
+            server.stop("immediate")
+            pace.say()
+            time.sleep(50)  # the absence itself
+            server.start()
+            rest, told = asked.communicate(timeout=4 * SECONDS)
+    assert (asked.returncode, (said + rest).decode()) == (0, STEPS), told

@@ -23,6 +23,7 @@ from tenax.cli.lines import AT_ITS_LONGEST, noted, one_line
 from tenax.config import Config
 from tenax.errors import ConfigError, InvalidInput, StoreError, StoreUnavailable
 from tenax.events import BODY_BYTES_MAX
+from tenax.journal.journal import Place
 from tenax.parts import Part, Text
 from tenax.runtime import How, Runtime
 from tenax.views.transcript import Change, Grow, Put, Row
@@ -31,6 +32,7 @@ __all__ = ["ask"]
 
 _STOP_SECONDS = 3.0
 _AWAY_SECONDS = 0.5
+_LOOK_SECONDS = 0.5
 
 
 def ask(
@@ -101,26 +103,27 @@ async def _ask(
 
 async def _follow(runtime: Runtime, conversation: str, seq: int, printer: _Words | _Lines) -> int:
     """Print what the run writes, until it is over."""
-    shown = asyncio.Condition()
-    last = seq - 1
+    journal, printed = runtime.journal, asyncio.Event()
+    place = Place(seq - 1, journal.incarnation)  # before a fact, which no crash takes
 
     async def show() -> None:
-        nonlocal last
-        async for at, changes in runtime.follow(conversation, last):
+        async for at, changes in runtime.follow(conversation, place):
             printer.changed(at, changes)
             for row in printer.denied(changes):
                 rule = runtime.rule_for(conversation, row.name, row.arguments)
                 if rule is not None:
                     click.echo(f"No rule allows this. To allow it: {rule.command}", err=True)
-            async with shown:
-                last = at
-                shown.notify_all()
+            printed.set()
 
     async def wait() -> None:
         await runtime.finished(conversation, seq)
-        head = (await runtime.journal.head(conversation)).head
-        async with shown:
-            await shown.wait_for(lambda: last >= head)
+        head = await journal.head(conversation)
+        while place.after < head.head or place.incarnation != journal.incarnation:
+            printed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await printed.wait()
+            head = await journal.head(conversation)  # after a crash of the store it is another
 
     both = [asyncio.create_task(_while_away(each)) for each in (wait, show)]
     try:
@@ -208,7 +211,7 @@ class _Words(_Printer):
             match change:
                 case Put(row) if self._is_mine(row):
                     self._put(row)
-                case Grow(name, offset, text) if self._printed.get(name) == offset:
+                case Grow(name, offset, text) if self._printed.get(name, -1) >= offset:
                     self._print(name, text, offset)
 
     def _put(self, row: Row) -> None:

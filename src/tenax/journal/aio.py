@@ -146,19 +146,21 @@ class AsyncJournal(Twin[Journal]):
             said = CancelledAppend(append.append_id, [] if error else outcome.result(), error)
             raise asyncio.CancelledError(said) from None
 
-    async def tail(self, conversation: str, after: int = 0) -> AsyncIterator[Recorded]:
+    async def tail(self, conversation: str, after: int | Place = 0) -> AsyncIterator[Recorded]:
         """As `Journal.tail`, until its task is cancelled."""
         loop, hint = asyncio.get_running_loop(), asyncio.Event()
         num = await self._threads.run(lambda: self.journal.number(conversation))
-        place = Place(after, self.incarnation)
+        place = after if isinstance(after, Place) else await self.place(conversation, after)
         with self.journal.store.hub.listening(num, functools.partial(call_in, loop, hint.set)):
             while True:
                 hint.clear()
                 page = await self.read(conversation, after=place.after, limit=TAIL_PAGE)
-                if not place.passed(page, self.incarnation):
+                if not place.holds(self.incarnation):
+                    place.limit((await self.head(conversation)).facts)
                     continue
-                for each in page:
-                    yield each
+                for recorded in page:
+                    yield recorded
+                    place.take(recorded)
                 if len(page) < TAIL_PAGE:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(1.0):  # wait_for of Python 3.11 may swallow a cancel
@@ -198,6 +200,7 @@ class AsyncJournal(Twin[Journal]):
         await self._threads.run(self.journal.close)
         self._threads.stop()
 
+    place = awaited(Journal.place)
     read = awaited(Journal.read)
     head = awaited(Journal.head)
     rows = awaited(Journal.rows)

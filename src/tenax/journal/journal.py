@@ -91,20 +91,42 @@ _LATE_ROLE = 7
 
 
 class Place:
-    """How far a tail is."""
+    """How far a reader is: a number, and the incarnation of the store that it belongs to.
 
-    def __init__(self, after: int, incarnation: str) -> None:
-        self.after = self._fact = after
-        self._incarnation = incarnation
+    A crash of the store may take partials, and give their numbers to other events. A reader that keeps its place, also while
+    the store is away, then goes on after the last fact before it, and skips nothing. `Journal.place` makes one.
+    """
+
+    def __init__(self, after: int, incarnation: str, facts: int | None = None) -> None:
+        """`facts`: the last fact of the conversation. A number beyond it is the number of a partial."""
+        self.after = after
+        self.incarnation = incarnation
+        self._fact = after if facts is None else min(after, facts)
+
+    def holds(self, incarnation: str) -> bool:
+        """Whether the number still means the same. If not, go back to the last fact: read again from there."""
+        if incarnation == self.incarnation:
+            return True
+        self.after, self.incarnation = self._fact, incarnation
+        return False
+
+    def limit(self, facts: int) -> None:
+        """Go back to the last fact of the conversation, if even facts were lost: the store was put back."""
+        self.after = min(self.after, facts)
+        self._fact = min(self._fact, facts)
+
+    def take(self, recorded: Recorded) -> None:
+        """Go on behind this event."""
+        self.after = recorded.seq
+        if recorded.digest:
+            self._fact = recorded.seq
 
     def passed(self, page: list[Recorded], incarnation: str) -> bool:
         """Go on behind this page. False where it is of another life of the store: read again, from the last fact on."""
-        if incarnation != self._incarnation:
-            self.after, self._incarnation = self._fact, incarnation
+        if not self.holds(incarnation):
             return False
-        if page:
-            self.after = page[-1].seq
-            self._fact = max((each.seq for each in page if each.digest), default=self._fact)
+        for each in page:
+            self.take(each)
         return True
 
 
@@ -369,22 +391,36 @@ class Journal:
                     return False
                 hint.wait(min(left, 1.0))
 
+    def place(self, conversation: str, after: int | None = None) -> Place:
+        """The place after a number, or at the end: for a reader that goes on from there whatever happens to the store."""
+        while True:
+            incarnation = self.incarnation
+            head = self.head(conversation)
+            if incarnation == self.incarnation:  # the read itself may meet another life
+                return Place(head.head if after is None else after, incarnation, head.facts)
+
     def tail(
-        self, conversation: str, after: int = 0, *, stop: threading.Event | None = None
+        self, conversation: str, after: int | Place = 0, *, stop: threading.Event | None = None
     ) -> Iterator[Recorded]:
         """Every event after a number, the stored ones and then the new ones as they come, until `stop` is set.
 
-        A crash of the store may take partials, and give their numbers to others: then it goes on after the last fact.
+        A crash of the store may take partials, and give their numbers to others: then it goes on after the last fact. A `Place`
+        is moved on as its events are taken: with it, a tail that an error ended is begun again and skips nothing.
         """
-        hint, place = threading.Event(), Place(after, self.incarnation)
+        place = after if isinstance(after, Place) else self.place(conversation, after)
+        hint = threading.Event()
         with self._store.hub.listening(self._num(conversation), hint.set):
             while stop is None or not stop.is_set():
                 hint.clear()
                 page = self.read(conversation, after=place.after, limit=TAIL_PAGE)
-                if place.passed(page, self.incarnation):
-                    yield from page
-                    if len(page) < TAIL_PAGE:
-                        hint.wait(0.25)
+                if not place.holds(self.incarnation):
+                    place.limit(self.head(conversation).facts)
+                    continue
+                for recorded in page:
+                    yield recorded
+                    place.take(recorded)
+                if len(page) < TAIL_PAGE:
+                    hint.wait(0.25)
 
     # -- leases ----------------------------------------------------------------------------------------------
 

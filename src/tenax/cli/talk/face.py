@@ -30,6 +30,7 @@ from tenax.errors import (
 )
 from tenax.events import MessageAssistant, Usage
 from tenax.journal.base import Dedup
+from tenax.journal.journal import Place
 from tenax.parts import Part, Text
 from tenax.runtime import Answer, How, Runtime
 from tenax.tools.ask import choices
@@ -159,9 +160,9 @@ class Face:
 
     async def open(self, name: str | None) -> None:
         """Show the last rows of a conversation, and follow it from there; None: a new one."""
-        head, rows, title, parent = 0, [], None, None
+        rows, title, parent = [], None, None
         if name is not None:
-            head = (await self.runtime.journal.head(name)).head
+            place = await self.runtime.journal.place(name)
             rows = await self.runtime.transcript(name, limit=ROWS_SHOWN)
             summary = await self.runtime.journal.summary(name)
             title, parent = summary.title, summary.parent
@@ -180,7 +181,7 @@ class Face:
                 self.tell(f"A sub-agent works here. /open {parent} goes back.")
             self._show([Put(row) for row in rows])
             await self._look_at_questions()
-            self._following = self.spawn(self._follow(name, head))
+            self._following = self.spawn(self._follow(name, place))
             self._opened.add(name)
             self.runtime.lanes.wake(
                 name, patient=False
@@ -188,11 +189,11 @@ class Face:
         await self.look()
         self.spawn(self.commands.learn())
 
-    async def _follow(self, name: str, last: int) -> None:
+    async def _follow(self, name: str, place: Place) -> None:
         while True:
             try:
-                async for seq, changes in self.runtime.follow(name, last):
-                    last, self._away = seq, False
+                async for _, changes in self.runtime.follow(name, place):
+                    self._away = False
                     self._show(changes)
                     await self._look_at_questions()
                     if not changes or not all(isinstance(each, Grow) for each in changes):
