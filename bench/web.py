@@ -78,12 +78,13 @@ async def _measure(
     served: Served, page: Page, names: list[str], idle: int, words: str
 ) -> tuple[list[float], int]:
     cookie = "; ".join(f"{each.name}={each.value}" for each in page.http.cookies.jar)
+    proof = f"Cookie: {cookie}\r\nTenax-Key: {page.http.headers['Tenax-Key']}\r\n"
     late: list[float] = []
     async with contextlib.AsyncExitStack() as stack:
-        sleepers = [await stack.enter_async_context(_connected(served.url, cookie, "-")) for _ in range(idle)]
+        sleepers = [await stack.enter_async_context(_connected(served.url, proof, "-")) for _ in range(idle)]
         for sleeper in sleepers:
             stack.enter_context(contextlib.closing(_Drain(sleeper)))
-        watching = [asyncio.create_task(_watch(served.url, cookie, name, late)) for name in names]
+        watching = [asyncio.create_task(_watch(served.url, proof, name, late)) for name in names]
         await asyncio.sleep(1)
         for name in names:
             await asyncio.to_thread(page.say, name, "Talk.")
@@ -106,12 +107,10 @@ class _Drain:
 
 
 @contextlib.asynccontextmanager
-async def _connected(url: str, cookie: str, at: str) -> AsyncIterator[asyncio.StreamReader]:
+async def _connected(url: str, proof: str, at: str) -> AsyncIterator[asyncio.StreamReader]:
     host, port = url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 24)
-    writer.write(
-        f"GET /api/events?at={at} HTTP/1.1\r\nHost: {host}:{port}\r\nCookie: {cookie}\r\n\r\n".encode()
-    )
+    writer.write(f"GET /api/events?at={at} HTTP/1.1\r\nHost: {host}:{port}\r\n{proof}\r\n".encode())
     await writer.drain()
     try:
         yield reader
@@ -119,10 +118,10 @@ async def _connected(url: str, cookie: str, at: str) -> AsyncIterator[asyncio.St
         writer.close()
 
 
-async def _watch(url: str, cookie: str, name: str, late: list[float]) -> str:
+async def _watch(url: str, proof: str, name: str, late: list[float]) -> str:
     """The text that a reader has at the end; how late each new row was."""
     rows: dict[str, Any] = {}
-    async with _connected(url, cookie, f"-~{name}:") as reader:
+    async with _connected(url, proof, f"-~{name}:") as reader:
         async with asyncio.timeout(120):
             while not is_done(rows):
                 line = await reader.readline()

@@ -27,6 +27,8 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 HOST: Final = "127.0.0.1"
 PORT: Final = 8629
 PORT_MAX: Final = 65_535
+SIGN_IN_DAYS: Final = 90
+SIGN_IN_DAYS_MAX: Final = 400  # browsers keep no cookie for longer
 NAME_BYTES_MAX: Final = 255
 
 Api = Literal["openai", "anthropic", "practice", "script"]
@@ -45,7 +47,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, type]]] = {
     "tools": {"folder": str},
     "search": {"searxng": str, "brave": str, "tavily": str},
     "budget": {"day": float, "conversation": float},
-    "serve": {"host": str, "port": int, "proxies": list},
+    "serve": {"host": str, "port": int, "proxies": list, "sign_in_days": int},
     "memory": {"review": bool, "providers": list},
 }
 MODEL: Final[Mapping[str, type]] = {
@@ -180,6 +182,7 @@ class Config:
     serve_host: str = HOST
     serve_port: int = PORT
     serve_proxies: tuple[str, ...] = ()  # addresses whose connections are not limited as strangers' are
+    sign_in_days: int = SIGN_IN_DAYS
     budget_day: float | None = None  # US dollars
     budget_conversation: float | None = None
     searxng: str | None = None  # one of these three looks things up in the web
@@ -215,6 +218,11 @@ def load(env: Mapping[str, str], *, profile: str | None = None) -> Config:
         raise ConfigError(f'resume in {file} is {resume!r}; it must be "auto" or "ask".')
 
     serve_host, serve_port = _serve(settings.get("serve", {}), file, env, locked)
+    sign_in_days = settings.get("serve", {}).get("sign_in_days", SIGN_IN_DAYS)
+    if not 1 <= sign_in_days <= SIGN_IN_DAYS_MAX:
+        raise ConfigError(
+            f"serve.sign_in_days in {file} is {sign_in_days}; it must be a whole number from 1 to {SIGN_IN_DAYS_MAX}."
+        )
     memory_review, memory_providers = _memory(settings.get("memory", {}), env, locked)
     log = env.get("TENAX_LOG", "").lower() or "warning"
     if log not in LOG_LEVELS:
@@ -232,6 +240,7 @@ def load(env: Mapping[str, str], *, profile: str | None = None) -> Config:
         serve_host=serve_host,
         serve_port=serve_port,
         serve_proxies=_proxies(settings.get("serve", {}).get("proxies", []), file),
+        sign_in_days=sign_in_days,
         budget_day=settings.get("budget", {}).get("day"),
         budget_conversation=settings.get("budget", {}).get("conversation"),
         **_search(settings.get("search", {}), file, env),

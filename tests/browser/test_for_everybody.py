@@ -95,7 +95,7 @@ def test_a_conversation_weighs_less_than_a_photograph(serve: Serve, window: Wind
     tab = window.tab(f"{served.link}&to=/c/{name}")
     expect(tab.rows("assistant", "").locator("table")).to_be_visible()
     expect(tab.page.locator("pre .hljs-built_in, pre span").first).to_be_attached()
-    asked = {each for each in window.requests if "/api/events" not in each and "/link?" not in each}
+    asked = {each for each in window.requests if "/api/events" not in each and "/link#" not in each}
     asked |= {
         f"{served.url}/assets/{each.name}" for each in (PAGE / "assets").glob("worker-*")
     }  # not told of

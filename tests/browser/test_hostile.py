@@ -109,7 +109,7 @@ def test_what_streams_in_is_shown_as_text(serve: Serve, window: Window) -> None:
 
 def test_a_picture_from_here_does_nothing(serve: Serve, window: Window) -> None:
     """What an answer shows as a picture begins no tour and examines no store."""
-    window.expects("status of 403")
+    window.expects("status of 40[34]")
     served = serve("Look: ![a](/tour) ![b](/api/doctor)", "Yes.")
     tab = window.enter(served)
     tab.say("Begin")

@@ -124,7 +124,7 @@ def test_a_newcomer_is_led_from_one_command_to_an_answer(
     window.expects(r"net::ERR_")
     typed = Typed(place, person)
     try:
-        link = typed.until(r"http://\S+/link\?code=\S+(?=\n)", MINUTES * 60)
+        link = typed.until(r"http://\S+/link#code=\S+(?=\n)", MINUTES * 60)
         steps = re.findall(r"^\d/\d .*$", typed.text, re.MULTILINE)
         assert steps == ["1/4 environment", "2/4 page", "3/4 practice model", "4/4 start"]
         assert "Traceback" not in typed.text

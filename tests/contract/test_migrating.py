@@ -11,6 +11,7 @@ import pytest
 
 import tenax
 from tenax.journal.check import verify
+from tenax.journal.devices import Devices
 from tenax.journal.facts import Facts
 from tenax.journal.schedules import Schedules
 from tenax.journal.schema import SCHEMA_VERSION, migrations
@@ -19,6 +20,7 @@ from tests.support.world import World, build, hands
 
 SECOND = ("facts", "memories", "authors", "letters")
 THIRD = ("schedules",)
+FOURTH = ("devices",)
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def first(bare_url: str) -> World:
     with tenax.open(bare_url, user="ada") as journal:
         world = build(journal)
         with hands(world, bare_url) as inside:
-            for table in (*SECOND, *THIRD):
+            for table in (*SECOND, *THIRD, *FOURTH):
                 inside.run(f"drop table {table}")
             inside.run("delete from mentions where hash like 'f\\_%' escape '\\'")
             turns = (
@@ -43,7 +45,7 @@ def test_nothing_of_the_later_migrations_is_left(first: World, bare_url: str) ->
     if not bare_url.startswith("sqlite"):
         with psycopg.connect(bare_url) as server:
             tables = {row[0] for row in server.execute("select tablename from pg_tables").fetchall()}
-        assert not tables & {*SECOND, *THIRD}
+        assert not tables & {*SECOND, *THIRD, *FOURTH}
         return
     schema = "select type, name, sql from sqlite_schema where name not like 'sqlite%' order by type, name"
     made, kept = apsw.Connection(":memory:"), apsw.Connection(bare_url.removeprefix("sqlite:///"))
@@ -89,12 +91,29 @@ def test_a_store_of_the_second_migration_keeps_what_is_remembered(bare_url: str)
         world = build(journal)
         facts = Facts(journal).standing()
         with hands(world, bare_url) as inside:
-            inside.run("drop table schedules")
+            for table in (*THIRD, *FOURTH):
+                inside.run(f"drop table {table}")
             inside.run("update store set schema = 2")
     with tenax.open(bare_url, user="ada") as journal:
         assert Facts(journal).standing() == facts
         made = Schedules(journal).add(world.talk, "Look.", "every hour", "UTC", 1)
         assert Schedules(journal).all() == [made]
+        assert verify(journal).ok
+
+
+def test_a_store_of_the_third_migration_takes_devices(bare_url: str) -> None:
+    """Schedules stay; a browser can sign in from then on."""
+    with tenax.open(bare_url, user="ada") as journal:
+        world = build(journal)
+        planned = Schedules(journal).all()
+        with hands(world, bare_url) as inside:
+            inside.run("drop table devices")
+            inside.run("update store set schema = 3")
+    with tenax.open(bare_url, user="ada") as journal:
+        assert Schedules(journal).all() == planned
+        devices = Devices(journal, days=1)
+        made = devices.add("ada", "A browser")
+        assert devices.find(made.cookie) == made.device
         assert verify(journal).ok
 
 

@@ -174,6 +174,8 @@ class Window:
         """A new tab at this address."""
         tab = Tab(self.context.new_page())
         tab.page.goto(address)
+        if "/link#" in address:
+            tab.page.wait_for_url(lambda url: "/link" not in url)  # the page is signed in
         return tab
 
     @contextmanager

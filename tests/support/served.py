@@ -163,20 +163,35 @@ class Served:
         """Somebody who opens a link."""
         page = Page(self.url)
         self._pages.append(page)
-        answer = page.http.get(link or self.link)
-        assert answer.status_code == 303, answer.text
+        answer = page.sign_in(link or self.link)
+        assert answer.status_code == 200, answer.text
         return page
 
 
+def code_of(link: str) -> str:
+    """The one-time code in a link."""
+    return link.partition("#code=")[2].partition("&")[0]
+
+
 class Page:
-    """A browser's requests, with its cookie."""
+    """A browser's requests, with its cookie and the page's key."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         # There is no TLS here, and a client that reads who can be trusted takes as long as all its requests. Each of
         # these has a connection of its own: one that is kept may be closed by the server while it is used again.
         once = httpx.Limits(max_keepalive_connections=0)
-        self.http = httpx.Client(base_url=url, timeout=SECONDS, trust_env=False, verify=False, limits=once)
+        own = {"Sec-Fetch-Site": "same-origin"}
+        self.http = httpx.Client(
+            base_url=url, timeout=SECONDS, trust_env=False, verify=False, limits=once, headers=own
+        )
+
+    def sign_in(self, link: str, *, replace: bool = False) -> httpx.Response:
+        """Follow a link as the page does: exchange its code for the cookie and the key."""
+        answer = self.http.post("/api/sign-in", json={"code": code_of(link), "replace": replace})
+        if answer.is_success and answer.json()["key"]:
+            self.http.headers["Tenax-Key"] = answer.json()["key"]
+        return answer
 
     def get(self, path: str, **query: Any) -> Any:
         answer = self.http.get(f"/api{path}", params=query)

@@ -201,13 +201,12 @@ def test_one_who_does_not_read_holds_up_nobody(slow: Served) -> None:
     page = slow.browser()
     name = page.new()
     (cookie,) = [f"{each.name}={each.value}" for each in page.http.cookies.jar]
+    proof = f"Cookie: {cookie}\r\nTenax-Key: {page.http.headers['Tenax-Key']}\r\n"
     host, port = slow.url.removeprefix("http://").split(":")
     lazy = socket.create_connection((host, int(port)))
     lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
     at = quote(f"-~{name}:")
-    lazy.sendall(
-        f"GET /api/events?at={at} HTTP/1.1\r\nHost: {host}:{port}\r\nCookie: {cookie}\r\n\r\n".encode()
-    )
+    lazy.sendall(f"GET /api/events?at={at} HTTP/1.1\r\nHost: {host}:{port}\r\n{proof}\r\n".encode())
     page.say(name, "Talk.")
     with page.stream(f"-~{name}:") as stream:
         stream.read_until(name, is_done)

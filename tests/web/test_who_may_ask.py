@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -11,9 +15,15 @@ import pytest
 from tenax.errors import CannotOpen
 from tenax.web.app import endpoints
 from tenax.web.links import Links
-from tests.support.served import SECONDS, Page, Served
+from tests.support.served import SECONDS, Page, Served, code_of
 
 PATHS = [(each.method, each.path) for each in endpoints() if not each.public]
+
+
+@pytest.fixture(scope="module")
+def berta(shared: Served) -> Page:
+    """Another person's page."""
+    return shared.browser(shared.tenax("link", "--user", "berta").stdout.strip())
 
 
 def begun(page: Page) -> set[str]:
@@ -21,32 +31,70 @@ def begun(page: Page) -> set[str]:
     return {each["id"] for each in page.get("/conversations", limit=200)["conversations"]}
 
 
-def test_a_link_works_once_and_becomes_a_cookie_that_no_script_can_read(shared: Served) -> None:
-    """The second who opens it gets a sentence that says what to do."""
+def test_a_link_works_once_and_becomes_a_cookie_and_a_key(shared: Served) -> None:
+    """No script can read the cookie; a second browser that opens the link gets a sentence that says what to do."""
+    page = Page(shared.url)
     link = shared.tenax("link").stdout.strip()
-    with httpx.Client(trust_env=False, timeout=SECONDS) as http:
-        answer = http.get(link)
-        assert (answer.status_code, answer.headers["location"]) == (303, "/")
-        cookie = answer.headers["set-cookie"].lower()
-        assert "httponly" in cookie
-        assert "samesite=lax" in cookie
-        assert http.get(f"{shared.url}/api/setup").status_code == 200
-        assert http.get(link).status_code == 303, "who is in already is let through"
-    answer = httpx.get(link, trust_env=False, timeout=SECONDS)
-    assert answer.status_code == 403
-    assert "tenax link" in answer.text
+    assert httpx.get(link, trust_env=False, timeout=SECONDS).status_code == 200, "a preview of the link"
+    answer = page.sign_in(link)
+    assert answer.status_code == 200
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert page.http.get("/api/setup").status_code == 200
+    again = Page(shared.url).sign_in(link)
+    assert again.status_code == 403
+    assert "tenax link" in again.json()["hint"]
 
 
 @pytest.mark.parametrize(("method", "path"), PATHS)
-def test_nothing_is_told_without_a_cookie(shared: Served, method: str, path: str) -> None:
-    """Every endpoint but the one that says that the server is there."""
+def test_nothing_is_told_without_a_cookie_and_the_key_of_the_same_device(
+    shared: Served, page: Page, berta: Page, method: str, path: str
+) -> None:
+    """Every endpoint but the one that says that the server is there, and the one that signs in."""
     address = shared.url + re.sub(r"{\w+}", "1", path)
     name = f"tenax_{shared.url.rpartition(':')[2]}"
+    good, key = page.http.cookies[name], page.http.headers["Tenax-Key"]
+    device = good.partition(".")[0]
+    proofs = [
+        {},
+        {"cookie": f"{name}=tenax=x"},
+        {"cookie": f"{name}=6c6f63616c.9999999999.00", "Tenax-Key": key},
+        {"cookie": f"{name}={device}.", "Tenax-Key": key},
+        {"Tenax-Key": key},
+        {"cookie": f"{name}={good}"},
+        {"cookie": f"{name}={good}", "Tenax-Key": ""},
+        {"cookie": f"{name}={good}", "Tenax-Key": berta.http.headers["Tenax-Key"]},
+    ]
     with httpx.Client(trust_env=False, verify=False, timeout=SECONDS) as http:
-        for cookie in ("", "tenax=x", "6c6f63616c.9999999999.00"):
-            answer = http.request(method, address, headers={"cookie": f"{name}={cookie}"})
-            assert answer.status_code == 401
+        for proof in proofs:
+            answer = http.request(method, address, headers={**proof, "Sec-Fetch-Site": "same-origin"})
+            assert answer.status_code == 401, proof
             assert "tenax link" in answer.json()["hint"]
+
+
+def test_an_old_cookie_is_told_that_it_needs_a_new_link(shared: Served) -> None:
+    """Earlier versions signed a name and a time."""
+    name = f"tenax_{shared.url.rpartition(':')[2]}"
+    cookie = f"{name}=6c6f63616c.1790000000.{'0' * 64}"
+    answer = httpx.get(
+        f"{shared.url}/api/setup", headers={"cookie": cookie}, trust_env=False, timeout=SECONDS
+    )
+    assert "earlier version" in answer.json()["detail"]
+    assert "tenax link" in answer.json()["hint"]
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1/x", "127.0.0.1?", "127.0.0.1#", "127.0.0.1/api/health?", "[::1]/x?"]
+)
+@pytest.mark.parametrize("path", ["/api/setup", "/api/openapi.json", "/%61pi/setup", "/api/../api/setup"])
+def test_what_stands_in_the_host_changes_no_path(shared: Served, host: str, path: str) -> None:
+    """The guard looks at the path that is routed, whatever address a client makes up around it."""
+    place, port = shared.url.removeprefix("http://").split(":")
+    with socket.create_connection((place, int(port)), timeout=SECONDS) as raw:
+        raw.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: raw.recv(65536), b""))
+    assert answer.split(b" ", 2)[1] in {b"400", b"401", b"403", b"404"}, answer
 
 
 def test_health_needs_no_cookie(shared: Served) -> None:
@@ -99,29 +147,80 @@ def test_every_answer_says_what_a_browser_may_do_with_it(page: Page) -> None:
         assert headers["x-content-type-options"] == "nosniff"
 
 
-@pytest.mark.parametrize("to", ["https://evil.example/", "//evil.example", "/\\evil.example", "evil"])
-def test_a_link_never_leads_away(page: Page, to: str) -> None:
-    """Where it leads is a path of ours."""
-    assert page.http.get("/link", params={"to": to}).headers["location"] == "/"
+@pytest.mark.parametrize("headers", [{}, {"Tenax-Key": ""}])
+def test_a_request_that_changes_something_says_where_it_comes_from(
+    page: Page, headers: dict[str, str]
+) -> None:
+    """A browser always says so. What says nothing is no page of ours, even with cookie and key."""
+    before = begun(page)
+    name, value = next(iter(page.http.cookies.items()))
+    proof = {"cookie": f"{name}={value}", "Tenax-Key": page.http.headers["Tenax-Key"], **headers}
+    with httpx.Client(base_url=page.url, trust_env=False, verify=False, timeout=SECONDS) as http:
+        assert http.post("/api/conversations", json={}, headers=proof).status_code == 403
+        answer = http.post("/api/conversations", json={}, headers={**proof, "Origin": page.url})
+        assert answer.status_code == (401 if headers else 201)
+    assert len(begun(page) - before) == (0 if headers else 1)
+
+
+def test_a_signed_address_is_for_one_device_and_one_path_and_five_minutes(tmp_path: Path) -> None:
+    """Nothing else can be signed."""
+    links = Links(tmp_path)
+    path = "/api/memory/export"
+    _, _, signature = links.sign("one", path).partition("?signed=")
+    assert links.is_signed("one", path, signature)
+    assert not links.is_signed("two", path, signature)
+    assert not links.is_signed("one", f"/api/conversations/c/attachments/{'0' * 64}", signature)
+    until, _, mac = signature.partition(".")
+    assert 0 < int(until) - time.time() <= 300
+    assert not links.is_signed("one", path, f"{int(until) + 1}.{mac}")
+    for bad in ("", ".", f"{until}.", f".{mac}", "x.y", f"{until}.\udcff"):
+        assert not links.is_signed("one", path, bad)
+    assert not links.is_signed("one", "/api/setup", links.sign("one", "/api/setup").partition("?signed=")[2])
+
+
+def test_an_address_is_signed_for_what_a_browser_fetches_by_itself(page: Page, berta: Page) -> None:
+    """With the cookie and without the key; not without the cookie, not for another's, not for another path."""
+    export = "/api/memory/export"
+    address = page.post("/addresses", {"paths": [export]})["addresses"][0]
+    assert page.http.post("/api/addresses", json={"paths": ["/api/setup"]}).status_code == 400
+    with httpx.Client(base_url=page.url, trust_env=False, verify=False, timeout=SECONDS) as http:
+        assert http.get(address).status_code == 401
+        http.cookies.update(page.http.cookies)
+        assert http.get(address).status_code == 200
+        assert http.get(export).status_code == 401
+        assert http.get(address.replace(export, "/api/setup")).status_code == 401
+        http.cookies.clear()
+        http.cookies.update(berta.http.cookies)
+        assert http.get(address).status_code == 401
 
 
 def test_a_code_that_is_old_or_used_is_none(tmp_path: Path) -> None:
     """Of two who use it at once, one gets in; after a quarter of an hour nobody does."""
-    import os
-    import time
-
     links = Links(tmp_path)
     code = links.make_code("anna")
-    cookie = links.use(code)
-    assert cookie is not None
-    assert links.user(cookie) == "anna"
-    assert links.use(code) is None
+    assert (links.user_of(code), links.use_code(code)) == ("anna", "anna")
+    assert (links.user_of(code), links.use_code(code)) == (None, None)
     old = links.make_code("anna")
     for file in (tmp_path / "codes").iterdir():
         os.utime(file, (time.time() - 1000, time.time() - 1000))
-    assert links.use(old) is None
-    assert Links(tmp_path).user(cookie) == "anna", "the cookie outlives the server"
+    assert (links.user_of(old), links.use_code(old)) == (None, None)
     assert (tmp_path / "key").stat().st_mode & 0o077 == 0
+
+
+def test_a_server_with_a_command_asks_for_a_code_from_the_terminal(shared: Served, page: Page) -> None:
+    """It works once, for this and nothing else; the code of a link is none."""
+    server = {"name": "mine", "command": [sys.executable, "-c", "0"]}
+    link = code_of(shared.tenax("link").stdout.strip())
+    for wrong in ("", "AAAA-AAAA", link):
+        refused = page.http.post("/api/mcp", json={**server, "code": wrong})
+        assert refused.status_code == 409
+        assert "code`" in refused.json()["hint"]
+    code = shared.tenax("code").stdout.strip()
+    assert Page(shared.url).sign_in(f"#code={code}").status_code == 403
+    added = page.post("/mcp", {**server, "code": f" {code.lower()} "}, status=201)
+    assert [each["name"] for each in added["servers"]] == ["mine"]
+    page.http.delete("/api/mcp", params={"name": "mine"})
+    assert page.http.post("/api/mcp", json={**server, "code": code}).status_code == 409
 
 
 @pytest.mark.parametrize("left", [0, 16])
@@ -142,17 +241,6 @@ def test_listening_on_every_address_still_needs_a_link(tmp_path: Path) -> None:
         answer = httpx.get(f"{url}/api/conversations", trust_env=False, timeout=SECONDS)
         assert answer.status_code == 401
         link = served.link.replace("0.0.0.0", "127.0.0.1")
-        with httpx.Client(trust_env=False, timeout=SECONDS) as http:
-            assert http.get(link).status_code == 303
-            assert http.get(f"{url}/api/conversations").status_code == 200
-
-
-def test_a_picture_in_an_answer_and_a_link_elsewhere_begin_nothing(page: Page) -> None:
-    """`![](/tour)` is a request from our own page, and a link on another site leads here with the cookie."""
-    before = begun(page)
-    for headers in (
-        {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Dest": "image"},
-        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document", "Sec-Fetch-Mode": "navigate"},
-    ):
-        assert page.http.get("/tour", headers=headers).headers.get("location", "/") == "/"
-    assert begun(page) == before
+        page = Page(url)
+        assert page.sign_in(link).status_code == 200
+        assert page.http.get("/api/conversations").status_code == 200

@@ -1,4 +1,10 @@
 // Calls of the server. A refusal is a Problem with the server's own sentence; no answer at all is a Problem with status 0.
+import { recall } from "./memory";
+
+/** Where the key of this device is kept. Another port of the host gets the cookie, and cannot read this. */
+export const KEY = "tenax.key";
+/** What every call sends besides the cookie. */
+export const proof = (key = recall(KEY) ?? ""): Record<string, string> => (key === "" ? {} : { "Tenax-Key": key });
 
 export class Problem extends Error {
   constructor(
@@ -38,9 +44,9 @@ export async function call<T = void>(
   body?: unknown,
   headers: Record<string, string> = {},
 ): Promise<T> {
-  const init: RequestInit = { method, headers, cache: "no-store", credentials: "same-origin" };
+  const init: RequestInit = { method, headers: { ...proof(), ...headers }, cache: "no-store", credentials: "same-origin" };
   if (body !== undefined) {
-    init.headers = { ...headers, "Content-Type": "application/json" };
+    init.headers = { ...init.headers, "Content-Type": "application/json" };
     init.body = JSON.stringify(body);
   }
   let answer: Response;

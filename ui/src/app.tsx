@@ -6,13 +6,14 @@ import { dialog, Dialogs } from "./dialogs";
 import { focusSearch, Sidebar } from "./list";
 import { MemoryScreen } from "./memorypage";
 import { Menu } from "./menu";
-import { copy } from "./prose";
 import { UnsentRow } from "./row";
 import { SetupScreen } from "./setup";
+import { LinkCommand } from "./signin";
 import {
   banner,
   current,
   denied,
+  deniedWhy,
   dismiss,
   drawer,
   fetchListed,
@@ -132,13 +133,8 @@ function NeedsLink() {
     <main class="setup">
       <div class="page">
         <h1>This page needs a link</h1>
-        <p class="lead">Tenax knows you by a link that it gives in a terminal. Type this there, and open what it prints:</p>
-        <p class="command">
-          <code>tenax link</code>
-          <button type="button" onClick={(event) => void copy(event.currentTarget, "tenax link")}>
-            Copy
-          </button>
-        </p>
+        {deniedWhy.value !== "" && <p>{deniedWhy.value}</p>}
+        <LinkCommand />
         <p>
           <button type="button" onClick={() => void loadSetup()}>
             I opened the link; look again

@@ -1,7 +1,8 @@
 // What goes with a message besides words. It is uploaded while the person writes, and the message then names it.
-import { useEffect, useRef } from "preact/hooks";
-import { conversationPath } from "./api";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { conversationPath, proof } from "./api";
 import { type Chip, type Files, filesOf, newId } from "./drafts";
+import { Download, useAddress } from "./signed";
 import { toast } from "./state";
 import type { Attached, Row } from "./types";
 import { visible } from "./words";
@@ -25,6 +26,7 @@ function upload(to: Files, { id, file }: Chip): void {
   alter({ error: "", sent: 0 });
   const request = new XMLHttpRequest(); // fetch tells nothing of how far it is
   request.open("POST", `/api/attachments?name=${encodeURIComponent(file.name)}`);
+  Object.entries(proof()).forEach(([name, value]) => request.setRequestHeader(name, value));
   request.responseType = "json";
   request.upload.onprogress = (event) => alter({ sent: event.loaded / event.total });
   request.onerror = () => alter({ error: `${file.name} is not uploaded: the server does not answer.` });
@@ -104,6 +106,14 @@ export function AttachButton({ conversation }: { conversation: string | null }) 
 export const withoutPictures = (_key: string, value: unknown): unknown =>
   typeof value === "string" && value.length > 2000 && /^(data:image\/\w+;base64,)?[\w+/]+=*$/.test(value) ? `[${value.length} characters of a picture]` : value;
 
+function Picture({ path, words, height }: { path: string; words: string; height: number }) {
+  const address = useAddress(path);
+  const [shown, show] = useState(address); // one that is shown is not fetched again when its address is renewed
+  useEffect(() => show((before) => before ?? address), [address]);
+  const image = <img {...(shown !== undefined && { src: shown })} alt={words} loading="lazy" height={height} onError={() => show(address)} />;
+  return address === undefined ? image : <a href={address} target="_blank" rel="noopener">{image}</a>;
+}
+
 /** In a row: pictures are shown, all else is named and can be saved. */
 export function Parts({ conversation, parts = [] }: { conversation: string | null; parts?: Row["parts"] }) {
   if (parts.length === 0) return null;
@@ -113,9 +123,8 @@ export function Parts({ conversation, parts = [] }: { conversation: string | nul
         const words = visible(name || media_type || "A file");
         if (conversation === null || blob === undefined) return <li key={n}>{words}</li>;
         const path = conversationPath(conversation, `/attachments/${blob}`);
-        if (type !== "image") return <li key={n}><a href={path} download={name}>{words}</a></li>;
-        const image = <img src={path} alt={words} loading="lazy" height={Math.min(height || THUMB_PX, THUMB_PX)} />;
-        return <li key={n} class="picture"><a href={path} target="_blank" rel="noopener">{image}</a></li>;
+        if (type !== "image") return <li key={n}><Download path={path} name={name}>{words}</Download></li>;
+        return <li key={n} class="picture"><Picture path={path} words={words} height={Math.min(height || THUMB_PX, THUMB_PX)} /></li>;
       })}
     </ul>
   );

@@ -1,5 +1,6 @@
 // The event stream: one connection, opened again whenever it ends, at the number that was reached.
 // A cursor is `incarnation~conversation:number~...`; the server sends the whole of it with every frame.
+import { proof } from "./api";
 import type { Connection, Frame } from "./types";
 
 export const SILENCE_MS = 40_000;
@@ -62,6 +63,8 @@ export interface FeedEvents {
 
 export class Feed {
   readonly cursor: Cursor = { incarnation: "-", numbers: new Map() };
+  /** The key of this device. A worker cannot read the page's storage. */
+  key = "";
   private abort: AbortController | null = null;
   private fails = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
@@ -94,7 +97,7 @@ export class Feed {
     let state: Connection = "lost";
     try {
       const at = encodeURIComponent(writeCursor(this.cursor));
-      const answer = await this.get(`/api/events?at=${at}`, { signal: abort.signal, cache: "no-store" });
+      const answer = await this.get(`/api/events?at=${at}`, { signal: abort.signal, cache: "no-store", headers: proof(this.key) });
       if (answer.status === 401 || answer.status === 403) state = "denied";
       else if (answer.status === 400) this.startOver();
       else if (answer.ok && answer.body !== null) await this.read(answer.body, abort);
@@ -108,8 +111,8 @@ export class Feed {
     this.timer = setTimeout(() => this.open(), wait);
   }
 
-  /** The server does not understand our cursor: hold nothing, and get everything anew. */
-  private startOver(): void {
+  /** The server does not understand our cursor, or another person signed in: hold nothing, and get everything anew. */
+  startOver(): void {
     this.cursor.incarnation = "-";
     for (const id of this.cursor.numbers.keys()) this.cursor.numbers.set(id, "");
   }

@@ -39,7 +39,9 @@ export class Hub {
   }
 
   hear(port: Port, message: ToHub): void {
+    if (message.type === "join" || message.type === "key") this.learn(message.key);
     if (message.type === "join") this.join(port);
+    else if (message.type === "key") return;
     else if (message.type === "bye") {
       this.tabs.delete(port);
       if (this.tabs.size === 0) this.feed.close();
@@ -55,6 +57,16 @@ export class Hub {
       if (message.conversation !== null && held?.ready === true) this.give(port, message.conversation, held);
       this.rewatch();
     }
+  }
+
+  /** A tab tells the key, at first and after every sign-in. */
+  private learn(key: string): void {
+    if (key === this.feed.key) return;
+    this.feed.key = key;
+    this.list = null; // another person may have signed in
+    this.held.clear();
+    this.feed.startOver();
+    if (this.tabs.size > 0) this.feed.open();
   }
 
   private give(port: Port, conversation: string, { rows, at }: Held): void {

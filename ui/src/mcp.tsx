@@ -1,7 +1,7 @@
 // The servers whose tools are offered beside our own: how it stands with each, added, trusted and removed.
 import { useEffect, useState } from "preact/hooks";
 import { call } from "./api";
-import { attempt, toast } from "./state";
+import { attempt, setup, toast } from "./state";
 import { visible } from "./words";
 
 type Offered = { name: string; effect: string; asks: boolean; description: string };
@@ -17,6 +17,7 @@ export function McpServers() {
   const [name, setName] = useState("");
   const [where, setWhere] = useState("");
   const [key, setKey] = useState("");
+  const [code, setCode] = useState("");
   const remote = /^https?:\/\//.test(where.trim());
   const change = (work: () => Promise<Servers>, done: string) =>
     attempt(async () => {
@@ -42,9 +43,9 @@ export function McpServers() {
   };
   const add = async (event: Event) => {
     event.preventDefault();
-    const server = { name: name.trim(), ...(remote ? { url: where.trim(), key: key.trim() } : { command: wordsOf(where) }) };
+    const server = { name: name.trim(), ...(remote ? { url: where.trim(), key: key.trim() } : { command: wordsOf(where), code: code.trim() }) };
     if (await change(() => call<Servers>("POST", "/api/mcp", server), "Its tools are there once it is connected."))
-      for (const empty of [setName, setWhere, setKey]) empty("");
+      for (const empty of [setName, setWhere, setKey, setCode]) empty("");
   };
   if (servers === null) return null;
   return (
@@ -98,6 +99,12 @@ export function McpServers() {
             <label>
               Key <span class="meta">(if it wants one)</span>
               <input type="password" maxLength={2000} value={key} onInput={(event) => setKey(event.currentTarget.value)} autocomplete="off" />
+            </label>
+          )}
+          {!remote && where.trim() !== "" && (
+            <label>
+              Code <span class="meta">(a command runs with your rights, so show that the terminal is yours: type <code>{setup.value?.terminal ?? "tenax"} code</code> there)</span>
+              <input required maxLength={100} value={code} onInput={(event) => setCode(event.currentTarget.value)} autocomplete="off" spellcheck={false} />
             </label>
           )}
           <button type="submit" class="main">

@@ -3,6 +3,7 @@ import { signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { call, factPath, Problem } from "./api";
 import { dialog } from "./dialogs";
+import { Download } from "./signed";
 import { attempt, follow, pathOf, setup, titleOf, toast } from "./state";
 import type { Fact, Provider } from "./types";
 import { BY, marked, providerWords, shortTime, visible } from "./words";
@@ -130,9 +131,9 @@ export function MemoryScreen() {
             Add
           </button>
           {(!empty || searched) && (
-            <a class="button" href="/api/memory/export" download="tenax-memory.md">
+            <Download class="button" path="/api/memory/export" name="tenax-memory.md">
               Export
-            </a>
+            </Download>
           )}
           <Import />
         </div>

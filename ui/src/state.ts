@@ -1,6 +1,6 @@
 // What the page knows, as signals: the connection, the list, the conversation that is open, where we are, and toasts.
 import { batch, computed, effect, signal, type Signal } from "@preact/signals";
-import { call, conversationPath, Problem } from "./api";
+import { call, conversationPath, KEY, Problem } from "./api";
 import { carry } from "./drafts";
 import { Hub } from "./hub";
 import { recall, remember } from "./memory";
@@ -86,7 +86,7 @@ export async function attempt<T>(work: () => Promise<T>): Promise<T | undefined>
   try {
     return await work();
   } catch (error) {
-    if (error instanceof Problem && error.status === 401) denied.value = true;
+    if (error instanceof Problem && error.status === 401) deny(error);
     toast(error instanceof Problem ? error.sentence : "That did not work. Load the page again and try once more.", undefined, true);
     return undefined;
   }
@@ -96,6 +96,13 @@ export async function attempt<T>(work: () => Promise<T>): Promise<T | undefined>
 
 export const setup = signal<Setup | null>(null);
 export const denied = signal(false);
+/** Why, in the server's words. */
+export const deniedWhy = signal("");
+
+function deny(why: Problem): void {
+  deniedWhy.value = why.message;
+  denied.value = true;
+}
 
 /** What to call the model that answers. */
 export function modelName({ model }: Setup): string {
@@ -108,7 +115,7 @@ export async function loadSetup(): Promise<void> {
     setup.value = await call<Setup>("GET", "/api/setup");
     denied.value = false;
   } catch (error) {
-    if (error instanceof Problem && error.status === 401) denied.value = true;
+    if (error instanceof Problem && (error.status === 401 || error.status === 403)) deny(error);
   }
 }
 
@@ -353,8 +360,8 @@ function connected(state: Connection): void {
         wasPulled.value = false;
       }, 6000);
     }
-    if (state === "denied") denied.value = true;
   });
+  if (state === "denied") void loadSetup(); // it says why
   if (state === "live") {
     void loadSetup();
     void pump(true);
@@ -366,7 +373,7 @@ function connectHub(): void {
     const hub = new Hub();
     const port = { post: (message: FromHub) => queueMicrotask(() => heard(message)) };
     tell = (message) => hub.hear(port, message);
-    tell({ type: "join" });
+    tell({ type: "join", key: recall(KEY) ?? "" });
     tell({ type: "watch", conversation: view.value?.id ?? null });
   };
   if (typeof SharedWorker === "undefined") return alone();
@@ -375,7 +382,7 @@ function connectHub(): void {
     worker.onerror = alone; // the script did not load there
     worker.port.onmessage = (event: MessageEvent<FromHub>) => heard(event.data);
     tell = (message) => worker.port.postMessage(message);
-    tell({ type: "join" });
+    tell({ type: "join", key: recall(KEY) ?? "" });
   } catch {
     alone();
   }
@@ -409,7 +416,15 @@ export function start(): void {
       carry(one.id);
       go(pathOf(one.id), "replace");
     },
-    denied: () => (denied.value = true),
+    denied: () => void loadSetup(),
+  });
+  window.addEventListener("storage", (event) => {
+    if (event.key !== KEY) return;
+    const before = setup.value?.user; // another tab signed in
+    tell({ type: "key", key: recall(KEY) ?? "" });
+    void loadSetup().then(() => {
+      if (before !== undefined && setup.value?.user !== before) location.reload();
+    });
   });
   window.addEventListener("popstate", () => (route.value = readRoute()));
   window.addEventListener("online", () => tell({ type: "now" }));
@@ -419,7 +434,7 @@ export function start(): void {
   window.addEventListener("pagehide", () => tell({ type: "bye" }));
   window.addEventListener("pageshow", (event) => {
     if (!event.persisted) return;
-    tell({ type: "join" });
+    tell({ type: "join", key: recall(KEY) ?? "" });
     tell({ type: "watch", conversation: view.value?.id ?? null });
   });
   void loadSetup();

@@ -155,7 +155,8 @@ export type Connection = "connecting" | "live" | "lost" | "denied";
 
 /** What a tab tells the hub, and what the hub tells a tab. */
 export type ToHub =
-  | { type: "join" }
+  | { type: "join"; key: string }
+  | { type: "key"; key: string }
   | { type: "watch"; conversation: string | null }
   | { type: "again"; conversation: string }
   | { type: "now" }

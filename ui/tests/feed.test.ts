@@ -6,11 +6,13 @@ import type { Connection, Frame, FromHub, Row } from "../src/types";
 /** A server whose connections the test writes into. */
 class Server {
   asked: string[] = [];
+  keys: (string | null)[] = [];
   status = 200;
   private streams: ReadableStreamDefaultController<Uint8Array>[] = [];
 
   get = ((input: string, init: RequestInit) => {
     this.asked.push(new URL(input, "http://x").searchParams.get("at") ?? "");
+    this.keys.push(new Headers(init.headers).get("Tenax-Key"));
     if (this.status !== 200) return Promise.resolve(new Response("", { status: this.status }));
     const body = new ReadableStream<Uint8Array>({
       start: (controller) => {
@@ -110,7 +112,7 @@ describe("the hub", () => {
   const tab = (hub: Hub) => {
     const heard: FromHub[] = [];
     const port: Port = { post: (message) => heard.push(message) };
-    hub.hear(port, { type: "join" });
+    hub.hear(port, { type: "join", key: "k1" });
     const frames = () => heard.flatMap((each) => (each.type === "frame" ? [each.frame] : []));
     return { port, frames };
   };
@@ -132,6 +134,23 @@ describe("the hub", () => {
     expect(server.asked.length).toBe(1);
     hub.hear(one.port, { type: "bye" });
     hub.hear(two.port, { type: "bye" });
+  });
+
+  it("sends the key that a tab tells, and holds nothing of whoever was signed in before", async () => {
+    const server = new Server();
+    const hub = new Hub(server.get);
+    const one = tab(hub);
+    hub.hear(one.port, { type: "watch", conversation: "c_1" });
+    await vi.advanceTimersByTimeAsync(1);
+    await server.say("rows", "i~c_1:5", { conversation: "c_1", at: 5, rows: [row("3", "ab")], more: false });
+    await server.say("list", "i~c_1:5", { conversations: [{ id: "c_1" }], gone: [], reset: true });
+    hub.hear(one.port, { type: "key", key: "k2" });
+    await vi.advanceTimersByTimeAsync(1);
+    expect(server.keys).toEqual(["k1", "k2"]);
+    expect(server.asked.at(-1)).toBe("-~c_1:");
+    const heard: FromHub[] = [];
+    hub.hear({ post: (message) => heard.push(message) }, { type: "join", key: "k2" });
+    expect(heard.filter((each) => each.type === "frame")).toEqual([]);
   });
 
   it("asks for the whole again when a text does not fit", async () => {

@@ -17,7 +17,7 @@ from tenax.cli.mcp import mcp
 from tenax.cli.memory import memory
 from tenax.cli.rules import rules
 from tenax.cli.schedule import schedule
-from tenax.cli.serve import demo, link, serve
+from tenax.cli.serve import code, demo, link, serve
 from tenax.cli.setup import setup
 from tenax.cli.show import show
 from tenax.cli.skills import list_skills
@@ -96,6 +96,7 @@ def _heed_all(context: click.Context) -> None:
         raise click.UsageError("--new and -c do not go together.")
 
 
+tenax.add_command(code)
 tenax.add_command(examine)
 tenax.add_command(list_conversations)
 tenax.add_command(mcp)

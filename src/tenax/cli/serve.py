@@ -31,7 +31,7 @@ from tenax.errors import CannotOpen, Refused, unusable
 from tenax.journal import LOCAL_USER
 from tenax.web.links import Links
 
-__all__ = ["Ready", "demo", "link", "links_of", "log_file", "serve"]
+__all__ = ["Ready", "code", "demo", "link", "links_of", "log_file", "serve"]
 
 PORTS_TRIED: Final = 20
 STOP_SECONDS: Final = 4.5
@@ -89,6 +89,14 @@ def link(config: Config, user: str) -> int:
     return 0
 
 
+@click.command("code")
+@pass_config
+def code(config: Config) -> int:
+    """Print a code that the page asks for before it adds a server with a command. It works once, for five minutes."""
+    click.echo(links_of(config).make_confirmation())
+    return 0
+
+
 def _serve(config: Config, to: str) -> int:
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(_locked(config))
@@ -129,7 +137,8 @@ def _own_terminal() -> Iterator[None]:
 
 def _link(config: Config, url: str, to: str, user: str = LOCAL_USER) -> str:
     code = links_of(config).make_code(user)
-    return f"{url}/link?code={code}" + ("" if to == "/" else f"&to={to}")
+    # A browser keeps what follows # to itself: a preview of the link does not use the code up.
+    return f"{url}/link#code={code}" + ("" if to == "/" else f"&to={to}")
 
 
 def links_of(config: Config) -> Links:

@@ -22,23 +22,27 @@ from starlette.routing import Route
 from tenax.attachments import BYTES_MAX
 from tenax.errors import InvalidInput, TooLarge
 from tenax.web.house import owner_only, runtime_of
+from tenax.web.links import SIGNED_PATHS
 from tenax.web.problems import Problem, answer_to, problem
+from tenax.web.signins import KEY_HEADER
 
 __all__ = ["BODY_BYTES_MAX", "Endpoint", "Id", "endpoint", "openapi"]
 
 Id = Annotated[str, Meta(min_length=1, max_length=128)]
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 _KEY: Final = "Idempotency-Key"
+_SIGNED: Final = "signed"
 _KEY_CHARS_MAX: Final = 200
 _MEDIA: Final = {
     "/api/events": "text/event-stream",
     "/api/memory/export": "text/markdown",
     "/api/conversations/{id}/attachments/{blob}": "*/*",
+    "/api/sign-in": "application/json",
 }
 _ERRORS: Final = {
     "400": "It cannot be taken as it is.",
-    "401": "There is no cookie: open a link made by `tenax link`.",
-    "403": "It came from another site, or under another name.",
+    "401": "The cookie and the key of a device are missing or wrong: open a link made by `tenax link`.",
+    "403": "It does not come from the page, or came under another name; or a code is not good.",
     "404": "There is no such thing of this user's.",
     "409": "It stands against what is there, or is only for the person who runs this Tenax.",
     "410": "It was deleted.",
@@ -75,6 +79,7 @@ class Endpoint:
         self.needs_key = hints.pop("key", None) is not None
         self.in_path = {name: kind for name, kind in hints.items() if f"{{{name}}}" in path}
         self.in_query = {name: kind for name, kind in hints.items() if name not in self.in_path}
+        self._queried = {*self.in_query, _SIGNED} if path in SIGNED_PATHS else set(self.in_query)
         self.defaults = {
             name: each.default
             for name, each in inspect.signature(handler).parameters.items()
@@ -87,6 +92,8 @@ class Endpoint:
         return Route(self.path, self._serve, methods=[self.method])
 
     async def _serve(self, request: Request) -> Response:
+        if not self.public and request.state.user is None:  # the guard has refused it before
+            return problem(401, "Not signed in", "This browser is not signed in.")
         try:
             found = await self._handler(**await self._arguments(request))
         except ClientDisconnect:
@@ -103,7 +110,7 @@ class Endpoint:
         given: dict[str, Any] = {
             name: _converted(name, request.path_params[name], kind) for name, kind in self.in_path.items()
         }
-        unknown = set(request.query_params) - set(self.in_query)
+        unknown = set(request.query_params) - self._queried
         if unknown:
             raise InvalidInput(f"There is no parameter {min(unknown)!r} here.")
         for name, kind in self.in_query.items():
@@ -192,7 +199,11 @@ def openapi(found: Sequence[Endpoint]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": components,
-            "securitySchemes": {"cookie": {"type": "apiKey", "in": "cookie", "name": "tenax"}},
+            "securitySchemes": {
+                "cookie": {"type": "apiKey", "in": "cookie", "name": "tenax_PORT"},
+                "key": {"type": "apiKey", "in": "header", "name": KEY_HEADER},
+                "signed": {"type": "apiKey", "in": "query", "name": _SIGNED},
+            },
         },
     }
 
@@ -214,6 +225,9 @@ def _described(each: Endpoint, by_kind: dict[str, Any]) -> dict[str, Any]:
     if each.needs_key:
         limits = {"type": "string", "minLength": 1, "maxLength": _KEY_CHARS_MAX, "pattern": "^[!-~]+$"}
         parameters.append({"name": _KEY, "in": "header", "required": True, "schema": limits})
+    security: list[dict[str, list[str]]] = [] if each.public else [{"cookie": [], "key": []}]
+    if each.path in SIGNED_PATHS:
+        security.append({"cookie": [], "signed": []})
     good: dict[str, Any] = {"description": "Done."}
     if each.answer is Response:
         good["content"] = {_MEDIA.get(each.path, "application/json"): {}}
@@ -226,7 +240,7 @@ def _described(each: Endpoint, by_kind: dict[str, Any]) -> dict[str, Any]:
         "summary": each.about,
         "parameters": parameters,
         "responses": {str(each.status): good, **errors},
-        "security": [] if each.public else [{"cookie": []}],
+        "security": security,
     }
     if each.body is bytes:
         described["requestBody"] = {"required": True, "content": {"application/octet-stream": {}}}

@@ -1,4 +1,4 @@
-"""The application: the endpoints behind the guard, the page, and the link that lets a browser in."""
+"""The application: the endpoints behind the guard, and the page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
@@ -20,6 +20,7 @@ from tenax.web import (
     attachments,
     changes,
     conversations,
+    devices,
     mcp,
     memory,
     rules,
@@ -31,19 +32,28 @@ from tenax.web import (
 )
 from tenax.web.api import Endpoint, endpoint, openapi
 from tenax.web.guard import Guard
-from tenax.web.house import House, house_of
-from tenax.web.links import COOKIE_SECONDS
+from tenax.web.house import House
 from tenax.web.problems import problem
 
 __all__ = ["application", "endpoints"]
 
 PAGE: Final = Path(__file__).with_name("page")
-_RESOURCES = (attachments, changes, conversations, mcp, memory, rules, schedules, search, setup, stream, tour)
+_RESOURCES = (
+    attachments,
+    changes,
+    conversations,
+    devices,
+    mcp,
+    memory,
+    rules,
+    schedules,
+    search,
+    setup,
+    stream,
+    tour,
+)
 _NO_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tenax</title>
 <main><h1>The page is not built</h1><p>Run <code>make page</code> in the repository, and reload.</p></main></html>"""
-_USED: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tenax</title>
-<main><h1>This link was used, or is too old</h1><p>A link works once, for a quarter of an hour.
-Run <code>tenax link</code> in a terminal, and open what it prints.</p></main></html>"""
 
 
 def endpoints() -> list[Endpoint]:
@@ -70,24 +80,6 @@ async def describe(_call: Request) -> Response:
     return JSONResponse(openapi(endpoints()))
 
 
-async def follow_link(call: Request) -> Response:
-    """A code becomes a cookie. Where it leads is a path of ours, never another site."""
-    house = house_of(call)
-    cookie = house.links.use(call.query_params.get("code", ""))
-    to = call.query_params.get("to", "/")
-    if not to.startswith("/") or to.startswith(("//", "/\\")):
-        to = "/"
-    if cookie is None:
-        if call.state.user is not None:
-            return RedirectResponse(to, 303)
-        return HTMLResponse(_USED, 403)
-    answer = RedirectResponse(to, 303)
-    name = house.links.cookie(call.url.port or 80)
-    secure = call.url.scheme == "https"
-    answer.set_cookie(name, cookie, max_age=COOKIE_SECONDS, httponly=True, samesite="lax", secure=secure)
-    return answer
-
-
 async def page(_call: Request) -> Response:
     """The one page. Which conversation it shows stands in its address."""
     index = PAGE / "index.html"
@@ -103,11 +95,11 @@ async def notice(call: Request) -> Response:
 
 
 async def not_found(call: Request, _error: Exception) -> Response:
-    return problem(404, "Not found", f"There is nothing at {call.url.path[:200]}.")
+    return problem(404, "Not found", f"There is nothing at {call.scope['path'][:200]}.")
 
 
 async def not_allowed(call: Request, _error: Exception) -> Response:
-    return problem(405, "Not like this", f"{call.method} is not for {call.url.path[:200]}.")
+    return problem(405, "Not like this", f"{call.method} is not for {call.scope['path'][:200]}.")
 
 
 class _Assets(StaticFiles):
@@ -125,16 +117,14 @@ def application(house: House) -> Starlette:
     routes: list[Route | Mount] = [each.route for each in endpoints()]
     routes += [
         Route("/api/openapi.json", describe),
-        Route("/link", follow_link),
-        Route("/tour", tour.open_tour),
         Mount("/assets", GZipMiddleware(_Assets(directory=PAGE / "assets", check_dir=False))),
-        *(Route(path, page) for path in ("/", "/setup", "/memory", "/c/{id}")),
+        *(Route(path, page) for path in ("/", "/link", "/setup", "/memory", "/c/{id}")),
         Route("/third-party.txt", notice),
     ]
     app = Starlette(
         routes=routes,
         exception_handlers={404: not_found, 405: not_allowed},
-        middleware=[Middleware(Guard, links=house.links, host=house.config.serve_host, public=public)],
+        middleware=[Middleware(Guard, signins=house.signins, host=house.config.serve_host, public=public)],
     )
     app.state.house = house
     return app

@@ -16,13 +16,15 @@ from starlette.requests import Request
 from tenax.config import Config
 from tenax.errors import ConfigError, Refused
 from tenax.journal import LOCAL_USER, Journal
+from tenax.journal.devices import Device, Devices
 from tenax.journal.schedules import Schedules
 from tenax.runner import RESUME_SECONDS
 from tenax.runtime import Runtime, open_store
 from tenax.settings import stamp
 from tenax.web.links import Links
+from tenax.web.signins import Signins
 
-__all__ = ["House", "house_of", "owner_only", "runtime_of", "user_of"]
+__all__ = ["House", "device_of", "house_of", "owner_only", "runtime_of", "user_of"]
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ class House:
         self.streams: dict[asyncio.Task[object], asyncio.Event] = {}
         """Who sends to a page, and what wakes it."""
         self.journal: Journal = open_store(config)
+        self.signins = Signins(Devices(self.journal, days=config.sign_in_days), links)
+        self._watching: asyncio.Task[None] | None = None
         self._reload = reload
         self._seen = stamp(config.file)
         self._refused = ""
@@ -47,6 +51,7 @@ class House:
 
     async def start(self) -> None:
         """Look after what was left open, whoever's it is."""
+        self._watching = asyncio.create_task(self.signins.watch())
         everybody = self.journal.of(None)
         since = everybody.clock.now_us() - int(RESUME_SECONDS * 1e6)
         left = await asyncio.to_thread(everybody.unfinished)
@@ -85,6 +90,7 @@ class House:
         """The configuration was changed."""
         seen = stamp(self.config.file)  # before it is read: what changes meanwhile is not missed
         self.config = self._reload()
+        self.signins.devices.days = self.config.sign_in_days
         self._seen, self._refused = seen, ""
         for task in list(self._runtimes.values()):  # others may come meanwhile, with these settings
             runtime = await asyncio.shield(task)  # a request that is cancelled cancels nobody
@@ -107,6 +113,8 @@ class House:
 
     async def close(self) -> None:
         """Park what runs, and let go of the store."""
+        if self._watching is not None:
+            self._watching.cancel()
         started = [task.result() for task in self._runtimes.values() if task.done() and not task.exception()]
         await asyncio.gather(*(runtime.close() for runtime in started), return_exceptions=True)
         await asyncio.to_thread(self.journal.close)
@@ -128,6 +136,12 @@ def house_of(call: Request) -> House:
 
 def user_of(call: Request) -> str:
     found: str = call.state.user
+    return found
+
+
+def device_of(call: Request) -> Device:
+    """The device that asks."""
+    found: Device = call.state.device
     return found
 
 

@@ -1,7 +1,11 @@
-"""The link that lets a browser in: a code that works once becomes a cookie.
+"""One-time codes that a terminal gives, and addresses that are good for some minutes.
 
-A code is a file whose name is the code's digest; whoever takes the file away has used it. The cookie is signed with a key
-that only this machine's user can read, so it outlives the server, and nothing about it is kept.
+A code is a file whose name is the code's digest; whoever takes the file away has used it. Only the account that runs Tenax
+can read the folder. The code of a link signs a browser in; a confirmation code shows that the person at the page also has
+the terminal.
+
+A browser fetches pictures and downloads without the page's key. Their addresses are signed instead, for one device, with a
+key that only this account can read.
 """
 
 from __future__ import annotations
@@ -17,74 +21,142 @@ from typing import Final
 
 from tenax.errors import CannotOpen, unusable
 
-__all__ = ["CODE_SECONDS", "COOKIE_SECONDS", "Links"]
+__all__ = [
+    "ADDRESS_SECONDS",
+    "CODE_SECONDS",
+    "CONFIRMATION_SECONDS",
+    "SIGNED_PATHS",
+    "Links",
+    "can_be_signed",
+]
 
 CODE_SECONDS: Final = 15 * 60
-COOKIE_SECONDS: Final = 400 * 24 * 3600
+CONFIRMATION_SECONDS: Final = 5 * 60
+ADDRESS_SECONDS: Final = 5 * 60
+SIGNED_PATHS: Final = ("/api/conversations/{id}/attachments/{blob}", "/api/memory/export")
+"""What a browser fetches by itself, without the page's key."""
+
 _KEY_BYTES: Final = 32
+_ALPHABET: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
+"""Of confirmation codes, which a person types: no characters that look alike."""
+_SIGNED: Final = re.compile(
+    "|".join(re.sub(r"{\w+}", r"[A-Za-z0-9_.-]{1,128}", path) for path in SIGNED_PATHS)
+)
+
+
+def can_be_signed(path: str) -> bool:
+    """Whether the address of this path can be signed."""
+    return _SIGNED.fullmatch(path) is not None
+
+
+class _Codes:
+    """Codes of one kind. Each is good once, for some seconds."""
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        self._folder = folder
+        self._seconds = seconds
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+    def add(self, code: str, text: str) -> None:
+        """Keep a code, with the text that its user gets."""
+        self._forget_old()
+        file = self._file(code)
+        try:
+            file.touch(mode=0o600, exist_ok=False)
+            file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise unusable(f"No code can be made in {self._folder}", error) from error
+
+    def read(self, code: str) -> str | None:
+        """The text of a code that is still good. The code stays so."""
+        file = self._file(code)
+        try:
+            fresh = time.time() - file.stat().st_mtime < self._seconds
+            return file.read_text(encoding="utf-8") if fresh else None
+        except OSError:
+            return None
+
+    def take(self, code: str) -> str | None:
+        """The text of a code that is still good. From now on it is not."""
+        file = self._file(code)
+        taken = file.with_suffix(f".{secrets.token_hex(4)}")
+        try:
+            file.rename(taken)  # of two who use it at once, one does
+            fresh = time.time() - taken.stat().st_mtime < self._seconds
+            text = taken.read_text(encoding="utf-8")
+            taken.unlink()
+        except OSError:
+            return None
+        return text if fresh else None
+
+    def _file(self, code: str) -> Path:
+        return self._folder / hashlib.sha256(code.encode(errors="replace")).hexdigest()
+
+    def _forget_old(self) -> None:
+        for file in self._folder.iterdir():
+            try:
+                if time.time() - file.stat().st_mtime > self._seconds:
+                    file.unlink()
+            except FileNotFoundError:
+                continue
 
 
 class Links:
-    """Codes and cookies of one Tenax, kept in `folder`."""
+    """Codes and signatures of one Tenax, kept in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._codes = folder / "codes"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._codes.mkdir(mode=0o700, exist_ok=True)
+            self._codes = _Codes(folder / "codes", CODE_SECONDS)
+            self._confirmations = _Codes(folder / "confirmations", CONFIRMATION_SECONDS)
             self._key = self._read_key()
         except OSError as error:
             raise unusable(f"{folder} cannot be used", error) from error
 
-    def cookie(self, port: int) -> str:
-        """Its name. Browsers keep the cookies of all ports of a host together."""
-        return f"tenax_{port}"
-
     def make_code(self, user: str) -> str:
-        """A code for this user, which works once and for a quarter of an hour."""
-        self._forget_old()
+        """The code of a link for this user, which works once and for a quarter of an hour."""
         code = secrets.token_urlsafe(18)
-        file = self._codes / _digest(code)
-        try:
-            file.touch(mode=0o600, exist_ok=False)
-            file.write_text(user, encoding="utf-8")
-        except OSError as error:
-            raise unusable(f"No link can be made in {self._codes}", error) from error
+        self._codes.add(code, user)
         return code
 
-    def use(self, code: str) -> str | None:
-        """The cookie's value, if the code is good; then it is not any more."""
-        if not re.fullmatch(r"[\w-]{10,64}", code, re.ASCII):
-            return None
-        file = self._codes / _digest(code)
-        taken = file.with_suffix(f".{secrets.token_hex(4)}")
-        try:
-            file.rename(taken)  # of two who use it at once, one does
-            fresh = time.time() - taken.stat().st_mtime < CODE_SECONDS
-            user = taken.read_text(encoding="utf-8")
-            taken.unlink()
-        except OSError:
-            return None
-        return self.sign(user) if fresh else None
+    def user_of(self, code: str) -> str | None:
+        """The user whom this code would sign in. The code stays good."""
+        return self._codes.read(code)
 
-    def sign(self, user: str) -> str:
-        """The cookie's value for this user."""
-        text = f"{user.encode().hex()}.{int(time.time())}"
-        return f"{text}.{self._mac(text)}"
+    def use_code(self, code: str) -> str | None:
+        """The user whom this code signs in. From now on the code is not good any more."""
+        return self._codes.take(code)
 
-    def user(self, cookie: str) -> str | None:
-        """Who this cookie was given to, if it is ours and not too old."""
-        text, _, mac = cookie.rpartition(".")
-        if not text or not hmac.compare_digest(mac.encode(), self._mac(text).encode()):
-            return None
-        name, _, at = text.rpartition(".")
-        if time.time() - int(at) > COOKIE_SECONDS:
-            return None
-        return bytes.fromhex(name).decode()
+    def return_code(self, code: str, user: str) -> None:
+        """Make a code good again whose use failed."""
+        self._codes.add(code, user)
 
-    def _mac(self, text: str) -> str:
-        return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
+    def make_confirmation(self) -> str:
+        """A code for what asks for one. A person reads it in the terminal and types it into the page."""
+        code = "".join(secrets.choice(_ALPHABET) for _ in range(8))
+        self._confirmations.add(code, "")
+        return f"{code[:4]}-{code[4:]}"
+
+    def confirm(self, code: str) -> bool:
+        """Whether this is a confirmation code; then it is not any more."""
+        return self._confirmations.take(re.sub(r"[\s-]", "", code).upper()) is not None
+
+    def sign(self, device: str, path: str) -> str:
+        """The address of this path for a device. It is good for `ADDRESS_SECONDS`."""
+        until = int(time.time()) + ADDRESS_SECONDS
+        return f"{path}?signed={until}.{self._mac(device, path, str(until))}"
+
+    def is_signed(self, device: str, path: str, signature: str) -> bool:
+        """Whether this signature was made for the device and the path, and is still good."""
+        until, _, mac = signature.partition(".")
+        if not can_be_signed(path) or not re.fullmatch(r"[0-9]{1,12}", until, re.ASCII):
+            return False
+        right = hmac.compare_digest(mac.encode(errors="replace"), self._mac(device, path, until).encode())
+        return right and time.time() < int(until)
+
+    def _mac(self, *words: str) -> str:
+        return hmac.new(self._key, "\n".join(words).encode(), hashlib.sha256).hexdigest()
 
     def _read_key(self) -> bytes:
         file = self._folder / "key"
@@ -102,17 +174,5 @@ class Links:
                 temporary.unlink()
         key = file.read_bytes()
         if len(key) != _KEY_BYTES:  # whoever knows what is left of it could sign
-            raise CannotOpen(f"{file} is damaged.", hint="delete it; then every browser needs a new link")
+            raise CannotOpen(f"{file} is damaged.", hint="delete it; Tenax makes another")
         return key
-
-    def _forget_old(self) -> None:
-        for file in self._codes.iterdir():
-            try:
-                if time.time() - file.stat().st_mtime > CODE_SECONDS:
-                    file.unlink()
-            except FileNotFoundError:
-                continue
-
-
-def _digest(code: str) -> str:
-    return hashlib.sha256(code.encode()).hexdigest()

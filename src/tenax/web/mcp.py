@@ -32,6 +32,8 @@ class NewServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command: Annotated[list[Word], Meta(max_length=100)] = []
     url: Annotated[str, Meta(max_length=2000)] = ""
     key: Annotated[str, Meta(max_length=2000)] = ""
+    code: Annotated[str, Meta(max_length=100)] = ""
+    """From `tenax code`. A command asks for it."""
 
 
 class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,10 +51,18 @@ async def list_servers(runtime: Runtime) -> Servers:
 
 @endpoint("POST", "/api/mcp", 201, owner=True)
 async def add_server(call: Request, runtime: Runtime, body: NewServer) -> Servers:
-    """Add a server. It is connected to in the background, and its tools are there from the turn after that."""
+    """Add a server. It is connected to in the background, and its tools are there from the turn after that.
+
+    A command runs with the rights of the person who runs Tenax, so whoever adds one must have the terminal too.
+    """
     if body.name in house_of(call).config.mcp:
         raise Refused(
             f"There is a server {body.name} already.", hint="Remove it first, or choose another name."
+        )
+    if body.command and not house_of(call).links.confirm(body.code):
+        raise Refused(
+            "A server with a command needs a code from the terminal, and this code is not good.",
+            hint=f"Run `{house_of(call).terminal} code`, and type the code that it prints.",
         )
     values = {name: value for name, value in (("command", body.command), ("url", body.url)) if value}
     await house_of(call).change(set_server, body.name, values, key=body.key.strip() or None)

@@ -20,7 +20,7 @@ from tenax.errors import Gone, InvalidInput, NoSuchConversation
 from tenax.live import Live
 from tenax.runtime import Runtime
 from tenax.web.api import endpoint
-from tenax.web.house import House, house_of
+from tenax.web.house import House, device_of, house_of
 
 WATCHED_MAX: Final = 32
 BEAT_SECONDS: Final = 15.0
@@ -32,7 +32,9 @@ _SEQ_DIGITS_MAX: Final = 10
 @endpoint("GET", "/api/events")
 async def events(call: Request, runtime: Runtime, at: str = "-") -> Response:
     """What happens, as it happens: server-sent events from this cursor on."""
-    feed = _Feed(house_of(call), runtime, *_parsed(call.headers.get("last-event-id") or at))
+    feed = _Feed(
+        house_of(call), device_of(call).id, runtime, *_parsed(call.headers.get("last-event-id") or at)
+    )
     return StreamingResponse(
         feed.frames(), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
     )
@@ -55,9 +57,10 @@ class _Feed:
     """One browser's stream."""
 
     def __init__(
-        self, house: House, runtime: Runtime, incarnation: str, places: dict[str, int | None]
+        self, house: House, device: str, runtime: Runtime, incarnation: str, places: dict[str, int | None]
     ) -> None:
         self._house = house
+        self._device = device
         self._runtime = runtime
         self._incarnation = incarnation
         self._places = places
@@ -70,13 +73,14 @@ class _Feed:
         task = asyncio.current_task()
         assert task is not None
         self._house.streams[task] = self._hint
+        self._house.signins.enter(self._device, self._hint)
         try:
             incarnation = self._runtime.journal.incarnation
             yield self._frame("hello", {"incarnation": incarnation, "version": metadata.version("tenax")})
             await self._runtime.list.enter(self._hint)
             async for frame in self._enter():
                 yield frame
-            while not self._house.stopping:
+            while not self._house.stopping and self._house.signins.may_read(self._device, self._hint):
                 self._hint.clear()
                 for frame in self._news():
                     yield frame
@@ -88,6 +92,7 @@ class _Feed:
             yield self._frame("bye", {})
         finally:
             self._house.streams.pop(task, None)
+            self._house.signins.leave(self._device, self._hint)
             self._leave()
 
     async def _enter(self) -> AsyncIterator[bytes]:

@@ -8,7 +8,6 @@ import signal
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
 
 from tenax.agent.tour import FIRST_WORDS, TOUR
 from tenax.errors import Refused
@@ -17,7 +16,7 @@ from tenax.listing import Listed
 from tenax.runtime import Runtime
 from tenax.web.api import endpoint
 from tenax.web.conversations import shown
-from tenax.web.house import house_of, runtime_of
+from tenax.web.house import house_of
 
 _PLUG_SECONDS = 0.2
 
@@ -32,22 +31,10 @@ class Examined(msgspec.Struct, frozen=True):
 @endpoint("POST", "/api/tour", 201)
 async def begin_tour(runtime: Runtime) -> Listed:
     """A new tour, its first words said."""
-    return await shown(runtime, await _begun(runtime))
-
-
-async def open_tour(call: Request) -> Response:
-    """The same for somebody who follows the link of `tenax demo`."""
-    here = call.headers.get("sec-fetch-site", "none") in {"none", "same-origin"}
-    if call.state.user is None or not here:  # a link on another site begins nothing
-        return RedirectResponse("/", 303)
-    return RedirectResponse(f"/c/{await _begun(await runtime_of(call))}", 303)
-
-
-async def _begun(runtime: Runtime) -> str:
     conversation = await runtime.new(source=TOUR)
     await runtime.rename(conversation, "The tour")
     await runtime.submit(conversation, FIRST_WORDS)
-    return conversation
+    return await shown(runtime, conversation)
 
 
 @endpoint("POST", "/api/tour/plug", 202, owner=True)

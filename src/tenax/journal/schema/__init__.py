@@ -27,7 +27,7 @@ def migrations(dialect: Dialect) -> list[str]:
     ]
 
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """How many migrations there are. A test holds it to the files."""
 
 

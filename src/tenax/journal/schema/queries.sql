@@ -489,6 +489,33 @@ update schedules set due = null, words = '' where owner = :owner and id = :id an
 -- name: forget_schedules
 delete from schedules where owner = :owner and place between :low and :high
 
+-- devices --------------------------------------------------------------------------------------------------
+
+-- name: put_device
+insert into devices (id, owner, name, cookie_hash, key_hash, made_at, seen_at)
+values (:id, :owner, :name, :cookie_hash, :key_hash, :at, :at)
+
+-- name: device
+select id, owner, name, made_at, seen_at, cookie_hash, key_hash from devices where id = :id
+
+-- name: devices
+select id, owner, name, made_at, seen_at from devices where made_at > :since order by owner, seen_at desc, id
+
+-- name: device_ids
+select id from devices where made_at > :since
+
+-- name: device_seen
+update devices set seen_at = :at where id = :id
+
+-- name: revoke_device
+delete from devices where id = :id returning id
+
+-- name: revoke_devices
+delete from devices where owner = :owner returning id
+
+-- name: drop_old_devices
+delete from devices where made_at <= :since
+
 -- blobs ----------------------------------------------------------------------------------------------------
 
 -- name: blob

@@ -1,0 +1,139 @@
+"""Devices: rows of the store beside the journal. Each is a browser that a user signed in with a link.
+
+A device has two secrets: the cookie, which the browser sends to every port of the host, and the key, which only the page of
+this very port can read. The store keeps their SHA-256. Revoking a device deletes its row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tenax.errors import NoSuchConversation
+
+if TYPE_CHECKING:
+    from tenax.journal.journal import Journal
+    from tenax.journal.store import Tx
+
+__all__ = ["DEVICES_MAX", "NAME_CHARS_MAX", "Device", "Devices", "SignedIn"]
+
+DEVICES_MAX: Final = 100
+"""Devices of one user. The device that was not seen for the longest time makes room."""
+NAME_CHARS_MAX: Final = 100
+_DAY_US: Final = 24 * 3600 * 1_000_000
+
+
+class Device(msgspec.Struct, frozen=True):
+    """A browser that is signed in."""
+
+    id: str
+    user: str
+    name: str
+    made_at: int
+    """Microseconds since 1970, as `seen_at`, which is exact to the hour."""
+    seen_at: int
+    key_hash: str = ""
+
+    def has_key(self, key: str) -> bool:
+        """Whether this is the key of the device. False for a device from a list."""
+        return bool(self.key_hash) and hmac.compare_digest(_hashed(key), self.key_hash)
+
+
+class SignedIn(msgspec.Struct, frozen=True):
+    """A new device with its secrets. Nothing can tell them again."""
+
+    device: Device
+    cookie: str
+    key: str
+
+
+class Devices:
+    """The devices of a store that are at most `days` old. Safe to use from any thread."""
+
+    def __init__(self, journal: Journal, *, days: float) -> None:
+        self._store = journal.store
+        self._clock = journal.clock
+        self.days = days
+
+    def add(self, user: str, name: str) -> SignedIn:
+        """Sign a browser in. Devices that are too old or too many lose their rows."""
+        id, secret, key = secrets.token_hex(6), secrets.token_urlsafe(32), secrets.token_urlsafe(32)  # noqa: A001
+        now = self._clock.now_us()
+        name = name[:NAME_CHARS_MAX]
+        device = Device(id, user, name, now, now, _hashed(key))
+        row = {"id": id, "owner": user, "name": name, "at": now,
+               "cookie_hash": _hashed(secret), "key_hash": device.key_hash}  # fmt: skip
+
+        def work(tx: Tx) -> None:
+            tx.run("drop_old_devices", {"since": self._since()})
+            others = [other for other in self._listed(tx) if other.user == user]
+            for other in others[DEVICES_MAX - 1 :]:
+                tx.run("revoke_device", {"id": other.id})
+            tx.run("put_device", row)
+
+        self._store.change(work)
+        return SignedIn(device, f"{id}.{secret}", key)
+
+    def find(self, cookie: str) -> Device | None:
+        """The device that this cookie was given to, unless it was revoked or is too old."""
+        id, _, secret = cookie.partition(".")  # noqa: A001
+        if not id or not cookie.isascii() or not cookie.isprintable():
+            return None
+        rows = self._store.query("device", id=id)
+        if not rows:
+            return None
+        id, owner, name, made_at, seen_at, cookie_hash, key_hash = rows[0]  # noqa: A001
+        device = Device(id, owner, name, made_at, seen_at, key_hash)
+        if device.made_at <= self._since() or not hmac.compare_digest(_hashed(secret), cookie_hash):
+            return None
+        return device
+
+    def all(self, user: str | None = None) -> list[Device]:
+        """The devices of this user, or of all users, the last one seen first."""
+        devices = self._store.read(self._listed)
+        return [device for device in devices if user in {None, device.user}]
+
+    def ids(self) -> set[str]:
+        """The ids of all devices."""
+        return {id for (id,) in self._store.query("device_ids", since=self._since())}  # noqa: A001
+
+    def note_seen(self, id: str) -> None:  # noqa: A002  (the field's name)
+        """The device asked for something just now."""
+        where = {"id": id, "at": self._clock.now_us()}
+        self._store.change(lambda tx: tx.run("device_seen", where))
+
+    def revoke(self, id: str, user: str | None = None) -> Device:  # noqa: A002
+        """Sign a device out, if it is of this user or of any. Raises NoSuchConversation."""
+        found = next((device for device in self.all(user) if device.id == id), None)
+        if found is None:
+            raise NoSuchConversation(
+                f"There is no device {id:.60}.", hint="look at the list: tenax link --list"
+            )
+        self._store.change(lambda tx: tx.run("revoke_device", {"id": id}))
+        return found
+
+    def revoke_all(self, user: str) -> int:
+        """Sign out all devices of this user. Returns how many there were."""
+        return len(self._store.change(lambda tx: tx.run("revoke_devices", {"owner": user})))
+
+    def now_us(self) -> int:
+        """The time of the clock by which devices are dated, in microseconds since 1970."""
+        return self._clock.now_us()
+
+    def expires_at(self, device: Device) -> int:
+        """When the device needs a new link, in microseconds since 1970."""
+        return device.made_at + int(self.days * _DAY_US)
+
+    def _listed(self, tx: Tx) -> list[Device]:
+        return [Device(*row) for row in tx.run("devices", {"since": self._since()})]
+
+    def _since(self) -> int:
+        return self._clock.now_us() - int(self.days * _DAY_US)
+
+
+def _hashed(secret: str) -> str:
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()

@@ -1,0 +1,153 @@
+"""Who is signed in: the device of a request, and the streams that end when their device is revoked.
+
+A request proves itself with the cookie of a device and with the key of the same device, in a header that only the page can
+send. Pictures and downloads have a signed address instead of the header. A device that is known is read again after half a
+second, because another process may have revoked it. While the store does not answer, known devices stay signed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+
+from tenax.errors import TenaxError
+from tenax.journal.devices import Device, Devices
+from tenax.web.links import Links
+
+__all__ = ["KEY_HEADER", "Signins", "cookie_name"]
+
+KEY_HEADER: Final = "Tenax-Key"
+FRESH_SECONDS: Final = 0.5
+STORE_SECONDS: Final = 0.5
+"""How long the request of a known device waits for the store."""
+_KNOWN_MAX: Final = 1000
+_RETRY_SECONDS: Final = 60.0
+_HOUR_US: Final = 3600 * 1_000_000
+
+
+class _Known(msgspec.Struct, frozen=True):
+    device: Device
+    read_at: float
+
+
+class Signins:
+    """The devices of one server."""
+
+    def __init__(self, devices: Devices, links: Links) -> None:
+        self.devices = devices
+        self.links = links
+        self._known: dict[str, _Known] = {}
+        self._reading: dict[str, asyncio.Task[Device | None]] = {}
+        self._noting: dict[str, asyncio.Task[None]] = {}
+        """The last note of each device that it was seen."""
+        self._streams: dict[str, set[asyncio.Event]] = {}
+        """What wakes the open streams of each device."""
+
+    async def device_of(self, request: Request) -> Device | None:
+        """The device that sent this request, if it has proved so."""
+        cookie = request.cookies.get(cookie_name(request), "")
+        device = await self._find(cookie) if cookie else None
+        if device is None:
+            return None
+        key = request.headers.get(KEY_HEADER)
+        if key is not None:
+            return device if device.has_key(key) else None
+        signature = request.query_params.get("signed", "")
+        reads = request.method in {"GET", "HEAD"}
+        return device if reads and self.links.is_signed(device.id, request.scope["path"], signature) else None
+
+    async def revoke(self, id: str, user: str) -> None:  # noqa: A002  (the field's name)
+        """Sign out one device of this user."""
+        await asyncio.to_thread(self.devices.revoke, id, user)
+        self._end({id})
+
+    async def revoke_all(self, user: str) -> None:
+        """Sign out all devices of this user."""
+        revoked = {device.id for device in await asyncio.to_thread(self.devices.all, user)}
+        await asyncio.to_thread(self.devices.revoke_all, user)
+        self._end(revoked)
+
+    # -- streams ---------------------------------------------------------------------------------------------
+
+    def enter(self, id: str, hint: asyncio.Event) -> None:  # noqa: A002
+        """A stream of this device opens. It is woken when the device is revoked."""
+        self._streams.setdefault(id, set()).add(hint)
+
+    def leave(self, id: str, hint: asyncio.Event) -> None:  # noqa: A002
+        """A stream of this device has ended."""
+        hints = self._streams.get(id, set())
+        hints.discard(hint)
+        if not hints:
+            self._streams.pop(id, None)
+
+    def may_read(self, id: str, hint: asyncio.Event) -> bool:  # noqa: A002
+        """Whether this stream may go on."""
+        return hint in self._streams.get(id, ())
+
+    async def watch(self) -> None:
+        """End the streams of devices that another process revoked, for as long as the server runs."""
+        while True:
+            await asyncio.sleep(FRESH_SECONDS)
+            streaming = set(self._streams)
+            if not streaming:
+                continue
+            try:
+                ids = await asyncio.to_thread(self.devices.ids)
+            except TenaxError:  # the store is away: nobody can have been revoked
+                continue
+            self._end(streaming - ids)
+
+    def _end(self, ids: set[str]) -> None:
+        self._known = {cookie: known for cookie, known in self._known.items() if known.device.id not in ids}
+        for id in ids:  # noqa: A001
+            for hint in self._streams.pop(id, set()):
+                hint.set()
+
+    # -- the store -------------------------------------------------------------------------------------------
+
+    async def _find(self, cookie: str) -> Device | None:
+        known = self._known.get(cookie)
+        now = asyncio.get_running_loop().time()
+        if known is not None and now - known.read_at < FRESH_SECONDS:
+            return known.device
+        reading = self._reading.get(cookie)
+        if reading is None:  # several requests of one moment share one read
+            reading = self._reading[cookie] = asyncio.create_task(self._read(cookie))
+            reading.add_done_callback(lambda task: self._was_read(cookie, task))
+        if known is None:
+            return await asyncio.shield(reading)
+        done, _ = await asyncio.wait({reading}, timeout=STORE_SECONDS)
+        return known.device if not done or reading.exception() is not None else reading.result()
+
+    async def _read(self, cookie: str) -> Device | None:
+        now = asyncio.get_running_loop().time()
+        device = await asyncio.to_thread(self.devices.find, cookie)
+        if device is None:
+            self._known.pop(cookie, None)
+            return None
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        self._known[cookie] = _Known(device, now)
+        noting = self._noting.get(device.id)
+        if self.devices.now_us() - device.seen_at > _HOUR_US and (noting is None or noting.done()):
+            self._noting[device.id] = asyncio.create_task(self._note_seen(device.id))
+        return device
+
+    def _was_read(self, cookie: str, task: asyncio.Task[Device | None]) -> None:
+        self._reading.pop(cookie, None)
+        if not task.cancelled():
+            task.exception()  # whoever waited was told
+
+    async def _note_seen(self, id: str) -> None:  # noqa: A002
+        try:
+            await asyncio.to_thread(self.devices.note_seen, id)
+        except TenaxError:  # it is noted with a later request
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+def cookie_name(request: Request) -> str:
+    """The name of the cookie. Browsers keep the cookies of all ports of a host together."""
+    return f"tenax_{request.url.port or 80}"

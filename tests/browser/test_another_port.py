@@ -1,0 +1,99 @@
+"""A hostile server on another port of the host gets the owner's cookie from the browser, and can do nothing with it."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import httpx
+
+from tenax.web.app import endpoints
+from tests.support.browser import SECONDS, Serve, Window, client, expect
+from tests.support.neighbour import Neighbour
+
+
+def test_another_port_gets_the_cookie_and_can_do_nothing_with_it(serve: Serve, window: Window) -> None:
+    """Neither its server, which sends what it likes, nor its page in the same browser."""
+    served = serve("Yes.")
+    tab = window.enter(served)
+    tab.say("Hello")
+    tab.answered("Yes.")
+    window.expects("CORS|ERR_FAILED|ERR_BLOCKED|status of 40[13]")
+    with Neighbour(served.url) as neighbour:
+        theirs = window.context.new_page()
+        theirs.goto(neighbour.url)
+        expect(theirs.locator("#tried")).to_have_text("read:|stream:|write:|sign in:|storage:|picture:")
+        (stolen,) = {cookie for cookie in neighbour.cookies if cookie}
+    assert stolen.startswith("tenax_"), "browsers send the cookies of a host to all its ports"
+    # The server is no browser: it says what the page would say, and has all but the key.
+    headers = {"cookie": stolen, "Origin": served.url, "Sec-Fetch-Site": "same-origin"}
+    with httpx.Client(
+        base_url=served.url, headers=headers, trust_env=False, verify=False, timeout=SECONDS
+    ) as http:
+        server = {"name": "mine", "command": [sys.executable, "-c", "0"]}
+        assert http.post("/api/mcp", json=server).status_code == 401
+        for each in endpoints():
+            if not each.public:
+                path = re.sub(r"{\w+}", "1", each.path)
+                answer = http.request(each.method, path, json={} if each.body else None)
+                assert answer.status_code == 401, each.path
+                assert "key" not in answer.json()
+        signed = http.post("/api/sign-in", json={"code": "x" * 24})
+        assert (signed.status_code, "key" in signed.json()) == (403, False)
+    assert len(client(served).get("/conversations")["conversations"]) == 1
+    tab.say("Still there?")
+    tab.answered("Yes.", count=2)
+
+
+def test_a_second_tab_and_a_reload_need_no_link(serve: Serve, window: Window) -> None:
+    """The key is kept for this port, and the shared worker learns it from whichever tab comes."""
+    served = serve("Yes.")
+    tab = window.enter(served)
+    tab.say("Hello")
+    tab.answered("Yes.")
+    tab.page.reload()
+    tab.answered("Yes.")
+    second = window.tab(tab.page.url)
+    second.answered("Yes.")
+    tab.page.close()
+    second.say("And here?")
+    second.answered("Yes.", count=2)
+    assert "code=" not in second.page.url
+
+
+def test_without_the_key_the_page_says_how_to_come_in(serve: Serve, window: Window) -> None:
+    """So does a browser with a cookie of an earlier version: one sentence, and the command."""
+    window.expects("status of 401")
+    served = serve("Yes.")
+    tab = window.enter(served)
+    expect(tab.box).to_be_visible()
+    tab.page.evaluate("localStorage.removeItem('tenax.key')")
+    tab.page.reload()
+    expect(tab.page.get_by_role("heading", name="This page needs a link")).to_be_visible()
+    expect(tab.page.get_by_text("an earlier version of Tenax made it")).to_be_visible()
+    expect(tab.page.get_by_text("tenax link", exact=True)).to_be_visible()
+    tab.page.goto(served.tenax("link").stdout.strip())
+    expect(tab.box).to_be_visible()
+
+
+def test_somebody_elses_link_asks_before_it_replaces_ones_own_sign_in(serve: Serve, window: Window) -> None:
+    """Staying changes nothing, and the link stays good."""
+    window.expects("status of 40[14]")  # what the other tab showed is not of the new user
+    served = serve("Yes.")
+    tab = window.enter(served)
+    tab.say("Hello")
+    tab.answered("Yes.")
+    link = served.tenax("link", "--user", "berta").stdout.strip()
+    theirs = window.context.new_page()
+    theirs.goto(link)
+    expect(theirs.get_by_role("heading", name="Sign in as berta?")).to_be_visible()
+    theirs.get_by_role("button", name="Stay signed in as local").click()
+    theirs.wait_for_url(re.compile(r"/$"))
+    expect(theirs.get_by_role("link", name=re.compile("Hello"))).to_be_visible()
+    theirs.goto("about:blank")
+    theirs.goto(link)
+    theirs.get_by_role("button", name="Sign in as berta").click()
+    theirs.wait_for_url(re.compile(r"/$"))
+    expect(theirs.get_by_label("Message", exact=True)).to_be_visible()
+    expect(theirs.get_by_role("link", name=re.compile("Hello"))).to_have_count(0)
+    expect(tab.page.get_by_role("link", name=re.compile("Hello"))).to_have_count(0)

@@ -1,0 +1,81 @@
+// Addresses of what the browser fetches by itself: pictures and downloads. The server signs them for this device, for minutes.
+import type { ComponentChildren } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { call } from "./api";
+
+const RENEW_MS = 4 * 60_000;
+const RETRY_MS = 5000;
+const BATCH_MAX = 100;
+
+type Waiting = { path: string; give: (address: string) => void; fail: (error: unknown) => void };
+let waiting: Waiting[] = [];
+
+/** Ask for the address of a path. Calls of one moment share a request. */
+function sign(path: string): Promise<string> {
+  return new Promise((give, fail) => {
+    if (waiting.push({ path, give, fail }) === 1) queueMicrotask(() => void signAll());
+  });
+}
+
+async function signAll(): Promise<void> {
+  const all = waiting;
+  waiting = [];
+  for (let n = 0; n < all.length; n += BATCH_MAX) {
+    const batch = all.slice(n, n + BATCH_MAX);
+    try {
+      const { addresses } = await call<{ addresses: string[] }>("POST", "/api/addresses", { paths: batch.map((each) => each.path) });
+      batch.forEach((each, i) => each.give(addresses[i]!));
+    } catch (error) {
+      batch.forEach((each) => each.fail(error));
+    }
+  }
+}
+
+/** The address of a path, renewed before it ends and when the page is seen again; undefined until the first one came. */
+export function useAddress(path: string): string | undefined {
+  const [address, setAddress] = useState<string>();
+  useEffect(() => {
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    let gone = false;
+    const renew = () => {
+      clearTimeout(timer);
+      sign(path).then(
+        (next) => {
+          if (gone) return;
+          setAddress(next);
+          timer = setTimeout(renew, RENEW_MS);
+        },
+        () => {
+          if (!gone) timer = setTimeout(renew, RETRY_MS);
+        },
+      );
+    };
+    const seen = () => document.visibilityState === "visible" && renew();
+    renew();
+    document.addEventListener("visibilitychange", seen);
+    return () => {
+      gone = true;
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", seen);
+    };
+  }, [path]);
+  return address;
+}
+
+interface DownloadProps {
+  path: string;
+  name: string | undefined;
+  class?: string;
+  children: ComponentChildren;
+}
+
+/** A link that saves what is at a path. */
+export function Download({ path, name, children, class: style }: DownloadProps) {
+  const address = useAddress(path);
+  if (address === undefined) return <span class={style}>{children}</span>;
+  return (
+    <a class={style} href={address} download={name}>
+      {children}
+    </a>
+  );
+}

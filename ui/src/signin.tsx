@@ -1,0 +1,96 @@
+// Following a link: its code becomes a cookie, and a key that only this page can read.
+import { useEffect, useState } from "preact/hooks";
+import { call, KEY, Problem } from "./api";
+import { remember } from "./memory";
+import { copy } from "./prose";
+import type { Listed } from "./types";
+import { visible } from "./words";
+
+type SignedIn = { user: string; key: string; instead_of: string };
+
+export function LinkCommand() {
+  return (
+    <>
+      <p class="lead">Tenax knows you by a link that it gives in a terminal. Type this there, and open what it prints:</p>
+      <p class="command">
+        <code>tenax link</code>
+        <button type="button" onClick={(event) => void copy(event.currentTarget, "tenax link")}>
+          Copy
+        </button>
+      </p>
+    </>
+  );
+}
+
+/** Where the link leads: a path of ours, never another site. */
+function target(to: string | null): string {
+  return to !== null && /^\/(?![/\\])/.test(to) ? to : "/";
+}
+
+/** The tour is begun by the page, so that an address alone begins nothing. */
+async function arrive(to: string): Promise<string> {
+  return to === "/tour" ? `/c/${encodeURIComponent((await call<Listed>("POST", "/api/tour")).id)}` : to;
+}
+
+export function SignInScreen({ code, to, done }: { code: string; to: string | null; done: (path: string) => void }) {
+  const [asked, ask] = useState<SignedIn | null>(null);
+  const [said, say] = useState<Problem | null>(null);
+  const [busy, setBusy] = useState(true);
+  const go = async (replace: boolean) => {
+    setBusy(true);
+    say(null);
+    try {
+      const signed = await call<SignedIn>("POST", "/api/sign-in", { code, replace });
+      if (signed.instead_of !== "") return ask(signed);
+      if (signed.key !== "") remember(KEY, signed.key); // without one the link was used before, here
+      done(await arrive(target(to)));
+    } catch (error) {
+      say(error instanceof Problem ? error : new Problem(0, "That did not work.", "Open the link again."));
+    } finally {
+      setBusy(false);
+    }
+  };
+  useEffect(() => void go(false), []);
+  if (said !== null)
+    return (
+      <main class="setup">
+        <div class="page">
+          <h1>{said.message}</h1>
+          {said.passing ? (
+            <p>
+              <button type="button" class="main" disabled={busy} onClick={() => void go(false)}>
+                Try again
+              </button>
+            </p>
+          ) : (
+            <LinkCommand />
+          )}
+        </div>
+      </main>
+    );
+  if (asked === null)
+    return (
+      <main class="setup">
+        <p class="status">Signing in…</p>
+      </main>
+    );
+  return (
+    <main class="setup">
+      <div class="page">
+        <h1>Sign in as {visible(asked.user)}?</h1>
+        <p class="lead">
+          This browser is signed in as <strong>{visible(asked.instead_of)}</strong>. The link that you opened is for <strong>{visible(asked.user)}</strong>. If
+          somebody sent it to you, what you write would be theirs to read.
+        </p>
+        <div class="choices">
+          <button type="button" class="main" disabled={busy} onClick={() => done("/")}>
+            Stay signed in as {visible(asked.instead_of)}
+          </button>
+          <button type="button" disabled={busy} onClick={() => void go(true)}>
+            Sign in as {visible(asked.user)}
+          </button>
+        </div>
+      </div>
+    </main>
+  );
+}
