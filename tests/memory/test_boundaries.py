@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from tenax.models import Reply, Script, ScriptedModel
 from tenax.recovery import repair
 from tenax.runtime import Runtime
 from tenax.sessions import SessionDB
+from tests.support.children import Child, Teller
 from tests.support.diary import SECONDS, Diary
 from tests.support.runs import asked, config_of
 
@@ -86,18 +89,32 @@ async def test_leaving_a_conversation_is_a_boundary_and_nothing_new_is_none(conf
         assert [each[1][-1] for each in ends] == ["one", "two", "three"]
 
 
-async def test_what_a_dead_process_left_behind_is_met_by_the_next(config: Config) -> None:
-    """No boundary was stored; the next start finds the turn in the store, and gives it and its end."""
+def talk_and_die(teller: Teller, url: str, home: str, name: str) -> None:
+    """Answer a message, and die: the provider has not taken the turn, and no boundary was stored."""
+
+    async def work() -> None:
+        config = config_of(url, Path(home), TENAX_MEMORY_PROVIDERS="diary")
+        async with talks(config) as runtime:
+            await runtime.memory.ready.wait()
+            await asked(runtime, name, "nobody was there")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    asyncio.run(work())
+
+
+async def test_what_a_dead_process_left_behind_is_met_by_the_next(
+    config: Config, store_url: str, tmp_path: Path
+) -> None:
+    """`kill -9` between the turn and its end; the next start finds the turn in the store, and gives it and its end."""
     diary = Diary(config)
-    runtime = talks(config)
-    await runtime.start()
-    await runtime.memory.ready.wait()
-    name = await runtime.new()
-    await runtime.close()
-    without = config_of(config.store_url, config.places.data)
-    async with talks(without) as blind:
-        await asked(blind, name, "nobody was there")
-    assert diary.calls("sync") == []
+    async with talks(config) as runtime:
+        await runtime.memory.ready.wait()
+        name = await runtime.new()
+    diary.act(sync="block")
+    child = Child(talk_and_die, store_url, str(tmp_path), name)
+    assert await asyncio.to_thread(child.finish) == -signal.SIGKILL
+    assert diary.calls("sync", "end") == []
+    diary.act(sync="")
     async with talks(config):
         assert (await told(diary, "sync", 1))[0][2] == "nobody was there"
         assert await told(diary, "end", 1) == [["end", ["nobody was there"]]]

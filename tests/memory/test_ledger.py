@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +12,7 @@ from tenax.events import Event, MemoryDue, MessageAssistant, MessageUser, RunFin
 from tenax.lifecycle import SessionLifecycle
 from tenax.parts import Text
 from tenax.sessions import AsyncSessionDB, SessionDB
+from tests.support.children import Child, Teller
 
 SESSION = "s-ledger"
 
@@ -61,15 +64,41 @@ def dues(db: SessionDB) -> list[MemoryDue]:
     return [each for each in events if isinstance(each, MemoryDue)]
 
 
-def test_what_a_dead_process_owed_is_committed_by_the_next(db: SessionDB) -> None:
+def turn_and_die(teller: Teller, url: str, marked: bool) -> None:
+    """Store a turn, or only mark that there was one. Die without a commit, and without closing anything."""
+    db = SessionDB(url=url)
+    if marked:
+        ledger = SessionLifecycle(db)
+        ledger.register_agent(SESSION, Agent())
+        ledger.mark_turn_completed(SESSION)
+    else:
+        teller.tell(turn(db))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_a_dead_process_owed_is_committed_by_the_next(db: SessionDB, store_url: str) -> None:
     """Nothing but the store is left; whoever brings an agent commits, once, and the store says up to where."""
-    end = turn(db)
+    child = Child(turn_and_die, store_url, False)
+    assert child.finish() == -signal.SIGKILL
+    ((end,),) = child.lines
     ledger, agent = SessionLifecycle(db), Agent()
     assert ledger.has_uncommitted_work(SESSION)
     assert ledger.commit_session_memory(SESSION, agent)
     assert not ledger.commit_session_memory(SESSION, agent)
     assert not ledger.has_uncommitted_work(SESSION)
-    assert [(each.session, each.upto, each.owner) for each in dues(db)] == [(SESSION, end, "work")]
+    assert [(each.session, each.upto, each.owner) for each in dues(db)] == [(SESSION, int(end), "work")]
+    assert agent.commits == 1
+
+
+def test_a_turn_that_a_dead_process_only_marked_is_committed_by_the_next(
+    db: SessionDB, store_url: str
+) -> None:
+    """The mark is in the store before `mark_turn_completed` comes back."""
+    assert Child(turn_and_die, store_url, True).finish() == -signal.SIGKILL
+    ledger, agent = SessionLifecycle(db), Agent()
+    assert ledger.has_uncommitted_work(SESSION)
+    assert ledger.commit_session_memory(SESSION, agent)
+    assert not ledger.has_uncommitted_work(SESSION)
     assert agent.commits == 1
 
 
