@@ -4,8 +4,8 @@ A group of appends is one transaction and two round trips: begin, lock the heads
 locked in the order of their numbers, so two processes never wait for each other in a circle. Facts are flushed before
 they are acknowledged; what a power loss can take from facts is what the server's own settings (fsync, standbys) allow.
 
-Reads run outside of transactions, one snapshot a statement, so none is held longer than a page. The connection must
-lead to the server itself: a pooler that hands out a session per transaction breaks LISTEN and the instance's lock.
+Reads run outside of transactions, one snapshot a statement, so none is held longer than a page. A connection must be
+a session of its own: a pooler that hands out a session per transaction breaks LISTEN and the instance's lock, and is refused.
 """
 
 from __future__ import annotations

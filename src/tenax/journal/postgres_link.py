@@ -38,6 +38,7 @@ __all__ = ["Connection", "Link", "shut"]
 CONNECT_SECONDS: Final = 5
 ANSWER_SECONDS: Final = 45.0
 """Longer than any statement may take on the server, so this bound is met by a server that hangs, and only by it."""
+PROBES: Final = 3
 STATEMENTS_MAX: Final = 500
 """More than there are: each is prepared once on a connection."""
 SETTINGS: Final[Mapping[str, str]] = {
@@ -113,6 +114,10 @@ def shut(connection: Connection | None) -> None:
             connection.close()
 
 
+class SharedSessions(psycopg.OperationalError):
+    """There is a pooler that gives one session of the server to several clients."""
+
+
 class Link:
     """One database: its address, and the verdict on its errors."""
 
@@ -129,6 +134,8 @@ class Link:
         host = given.get("host") or given.get("hostaddr") or "the local socket"
         port = f":{given['port']}" if "port" in given else ""
         user = f" as {given['user']}" if "user" in given else ""
+        self._whole_sessions = False
+        """There is a pooler, and it hands out whole sessions."""
         self.where = f"PostgreSQL at {host}{port}/{given.get('dbname', '')}{user}"
 
     def parameters(self) -> dict[str, Any]:
@@ -160,12 +167,28 @@ class Link:
     def set_up(self, connection: psycopg.Connection[Row], **settings: str) -> None:
         """Set what bounds each wait on the server. Raises psycopg.Error.
 
-        This comes after connecting and not with it: a pooler refuses startup options that it does not know.
+        This comes after connecting and not with it: a pooler refuses startup options that it does not know. A pooler that
+        shares sessions would give the settings to others, so it is refused first.
         """
+        if _session(connection) != connection.info.backend_pid and not self._whole_sessions:
+            self._check_pooler(connection)
         wanted = {**SETTINGS, **settings}
         calls = ", ".join(["set_config(%s, %s, false)"] * len(wanted))
         values = [text for setting in wanted.items() for text in setting]
         connection.execute(f"select {calls}".encode(), values, prepare=False)
+
+    def _check_pooler(self, connection: psycopg.Connection[Row]) -> None:
+        """Somebody answers for the server. Two connections that are open at once must be in a session of their own each.
+
+        They ask in turn and again, whatever order the pooler hands its sessions out in.
+        """
+        with Connection.connect(**self.parameters()) as other:
+            asked = [(_session(connection), _session(connection), _session(other)) for _ in range(PROBES)]
+        ours = {session for first, second, _ in asked for session in (first, second)}
+        others = {session for _, _, session in asked}
+        if len(ours) > 1 or len(others) > 1 or ours & others:
+            raise SharedSessions(_SHARED)
+        self._whole_sessions = True
 
     # -- what an error means ---------------------------------------------------------------------------------
 
@@ -183,6 +206,8 @@ class Link:
 
     def _meaning(self, error: psycopg.Error, state: str) -> tuple[StoreError, bool]:  # noqa: PLR0911  (a list of cases)
         where, words = self.where, _said(error)
+        if isinstance(error, SharedSessions) or state in _NOT_OUR_SESSION:
+            return StoreUnavailable(f"{where} is behind a {_SHARED}.", hint=_NO_POOLER), True
         match state[:2], state:
             case "40", _:
                 return StoreBusy(f"{where} was used by others at the same moment: {words}."), False
@@ -212,7 +237,12 @@ class Link:
         return CannotOpen(f"{self.where} cannot be opened: {words}.")
 
 
+_SHARED: Final = "pooler that shares sessions among its clients"
+_NO_POOLER: Final = "connect to the server itself, or set pool_mode = session in the pooler"
+_NOT_OUR_SESSION: Final = frozenset({"26000", "42P05"})
+"""A prepared statement is not there, or was there before we made it: we are in the session of somebody else."""
 _REASONS = (
+    (_SHARED, "{where} is behind a " + _SHARED + ".", _NO_POOLER),
     ("refused|timeout|No such file|resolve host|could not translate|unreachable|No route|no answer",
      "There is no {where}.", "start the server, or correct the address"),
     ("password|authentication|pg_hba", "{where} did not accept the user or the password.",
@@ -226,6 +256,12 @@ _REASONS = (
     ("already exists|does not exist", "{where} holds the tables of another program.",
      "give Tenax a database or a schema of its own"),
 )  # fmt: skip
+
+
+def _session(connection: psycopg.Connection[Row]) -> int:
+    """The server's process behind a connection, as the server knows it. A pooler makes up one of its own."""
+    rows = connection.execute(b"select pg_backend_pid()", prepare=False).fetchall()
+    return int(rows[0][0])
 
 
 def _said(error: psycopg.Error) -> str:
