@@ -51,7 +51,7 @@ clean:
 	find src tests -name __pycache__ -type d -exec rm -rf {} +
 
 $(VENV)/installed: pyproject.toml | $(BIN)/python
-	@$(PIP) --editable . || $(OFFLINE)
+	@$(PIP) --editable '.[mcp]' || $(OFFLINE)
 	@touch $@
 
 # A small model for trying things out, 121 MB with what runs it. Where there is no wheel for this machine, Tenax goes on without.

@@ -359,6 +359,11 @@ def _tools_folder(given: str | None, places: Places, env: Mapping[str, str], pro
     return places.data / "work" if own else home / "tenax"
 
 
+def is_host(text: str) -> bool:
+    """Whether this can be the name or the address of a host."""
+    return re.fullmatch(r"[0-9A-Za-z.:_-]+", text) is not None
+
+
 def _serve(
     settings: Mapping[str, Any], file: Path, env: Mapping[str, str], locked: dict[str, str]
 ) -> tuple[str, int]:
@@ -367,7 +372,7 @@ def _serve(
     if named := env.get("TENAX_HOST"):
         host, where = named, "TENAX_HOST"
         locked["serve.host"] = where
-    if not re.fullmatch(r"[0-9A-Za-z.:_-]+", host):
+    if not is_host(host):
         raise ConfigError(
             f"{where} is {host!r}, which is no host.", hint='It is a name or an address, like "127.0.0.1".'
         )

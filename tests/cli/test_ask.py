@@ -145,6 +145,72 @@ def test_words_come_from_stdin(
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "piped", "asked"),
+    [
+        ("Sum it up.", "one\ntwo\n", "Sum it up.\n\none\ntwo\n"),
+        ("", "one\n", "one\n"),
+        ("Sum it up.", "", "Sum it up."),
+        ("Sum it up.", " \n", "Sum it up."),
+    ],
+)
+@pytest.mark.parametrize("how", ["pipe", "file"])
+def test_what_is_piped_in_goes_with_the_question(
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    words: str,
+    piped: str,
+    asked: str,
+) -> None:
+    """After the question and an empty line; nothing is added where nothing came."""
+    file = home / "piped"
+    file.write_text(piped)
+    command = ["cat", str(file)] if how == "pipe" else ["true"]
+    with subprocess.Popen(command, stdout=-1) as cat, file.open() as opened:
+        assert cat.stdout is not None
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(cat.stdout) if how == "pipe" else opened)
+        code, out, err = tenax(capsys, "-p", words)
+    assert (code, out) == (0, f"{ANSWER}\n")
+    name = conversation_in(err)
+    assert err == f"conversation {name}\n"
+    assert rows_of(journal_of(os.environ["TENAX_STORE"], name)).rows[0].text == asked
+
+
+def test_a_pipe_that_stays_silent_is_not_waited_for(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that started it may have left the pipe open. One that sends too much, or no text, is told."""
+    monkeypatch.setattr(sys.modules["tenax.cli.ask"], "_STDIN_SECONDS", 0.01)
+    with contextlib.ExitStack() as stack:
+        read, write = (
+            stack.enter_context(os.fdopen(end, mode)) for end, mode in zip(os.pipe(), "rw", strict=True)
+        )
+        monkeypatch.setattr(sys, "stdin", read)
+        code, out, err = tenax(capsys, "-p", "What is it?")
+        assert (code, out) == (0, f"{ANSWER}\n")
+        assert err.startswith("Nothing came through stdin, so only the question is asked.\n")
+        assert (
+            rows_of(journal_of(os.environ["TENAX_STORE"], conversation_in(err))).rows[0].text == "What is it?"
+        )
+        os.write(write.fileno(), b"caf\xe9")
+        write.close()
+        assert tenax(capsys, "-p", "What is it?") == (
+            1,
+            "",
+            "tenax: What came through stdin is not UTF-8 text.\n",
+        )
+    large = home / "large"
+    with large.open("w") as file:
+        file.truncate(BODY_BYTES_MAX + 1)
+    with large.open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        code, out, err = tenax(capsys, "-p", "What is it?")
+    assert (code, out) == (1, "")
+    assert "is too large" in err
+
+
 def test_what_cannot_be_asked_is_refused_in_a_sentence(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

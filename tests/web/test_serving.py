@@ -96,6 +96,38 @@ def test_a_port_that_is_taken_leads_to_the_next(tmp_path: Path) -> None:
             assert f"Port {port} is taken; this is {served.url.rpartition(':')[2]}." in said
 
 
+def test_host_and_port_are_taken_from_the_command_line(tmp_path: Path) -> None:
+    """Before whatever the settings say, also for what the server lets in by name."""
+    port = free_port()
+    with Served(
+        tmp_path, "serve", "--host", "0.0.0.0", "--port", str(port), env={"TENAX_HOST": "127.0.0.1"}
+    ) as served:
+        assert served.url == f"http://0.0.0.0:{port}"
+        answer = httpx.get(f"http://127.0.0.1:{port}/api/health", timeout=SECONDS, trust_env=False)
+        assert answer.json()["ok"]
+    with Served(tmp_path, "serve", "--port", str(port)) as served:
+        assert served.url == f"http://127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--port", "0", "1<=x<=65535"),
+        ("--port", "http", "not a valid integer"),
+        ("--host", "my host", "is no host"),
+    ],
+)
+def test_an_address_that_is_none_is_refused(tmp_path: Path, option: str, value: str, said: str) -> None:
+    """With exit code 2 and what is wrong, before anything is started."""
+    command = [sys.executable, "-m", "tenax", "serve", option, value]
+    done = subprocess.run(
+        command, env=environment(tmp_path), capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def refused(home: Path, **env: str) -> tuple[int, str]:
     """Exit code and sentence of a start that does not work."""
     done = subprocess.run(

@@ -29,7 +29,11 @@ from tenax.config import load
 )
 @click.option("--profile", metavar="NAME", help="Use the store and settings of this profile.")
 @click.option(
-    "-p", "--print", "words", metavar="WORDS", help="Ask this, print the answer, and end. - reads stdin."
+    "-p",
+    "--print",
+    "words",
+    metavar="WORDS",
+    help="Ask this and what is piped in, print the answer, and end. - asks what is piped in.",
 )
 @click.option("-c", "--conversation", metavar="ID", help="Talk, or with -p ask, in this conversation.")
 @click.option("--new", is_flag=True, help="Talk in a new conversation, not in the last one.")

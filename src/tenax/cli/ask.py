@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import select
 import signal
+import stat
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
@@ -30,6 +33,8 @@ from tenax.views.transcript import Change, Grow, Put, Row
 
 __all__ = ["ask"]
 
+_STDIN_SECONDS = 3.0
+"""How long a pipe may take to send its first byte."""
 _STOP_SECONDS = 3.0
 _AWAY_SECONDS = 0.5
 _LOOK_SECONDS = 0.5
@@ -47,19 +52,44 @@ def ask(
 ) -> int:
     """Ask, print the answer, and say how it went."""
     if words == "-":
-        try:
-            words = sys.stdin.read(BODY_BYTES_MAX + 1)
-        except UnicodeDecodeError as error:
-            raise InvalidInput("What came through stdin is not UTF-8 text.") from error
-        if len(words) > BODY_BYTES_MAX:
-            raise InvalidInput(
-                f"What came through stdin is too large: at most {BODY_BYTES_MAX:,} bytes are taken."
-            )
+        words = _read_stdin()
+    elif _is_piped():
+        piped = _read_stdin()
+        words = "\n\n".join(text for text in (words, piped) if text.strip())
     attached = [(each.name, read_file(each)) for each in files]
     if not words.strip() and not attached:
         raise InvalidInput("The message is empty.", hint='tenax -p "your question"')
     printer = _Lines() if as_json else _Words()
     return in_loop(_ask(config, printer, words, conversation, how, attached, context_files=context_files))
+
+
+def _is_piped() -> bool:
+    """Whether text comes through stdin. A pipe that stays silent is left alone: a program may have forgotten to close it."""
+    try:
+        descriptor = sys.stdin.fileno()
+        mode = os.fstat(descriptor).st_mode
+    except (AttributeError, OSError, ValueError):  # there is no stdin, or it is no file
+        return False
+    if stat.S_ISREG(mode):
+        return True
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return False
+    begun, _, _ = select.select([descriptor], [], [], _STDIN_SECONDS)
+    if not begun:
+        click.echo("Nothing came through stdin, so only the question is asked.", err=True)
+    return bool(begun)
+
+
+def _read_stdin() -> str:
+    try:
+        text = sys.stdin.read(BODY_BYTES_MAX + 1)
+    except UnicodeDecodeError as error:
+        raise InvalidInput("What came through stdin is not UTF-8 text.") from error
+    if len(text) > BODY_BYTES_MAX:
+        raise InvalidInput(
+            f"What came through stdin is too large: at most {BODY_BYTES_MAX:,} bytes are taken."
+        )
+    return text
 
 
 async def _ask(

@@ -18,6 +18,7 @@ import time
 import webbrowser
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import IO, Final
@@ -26,7 +27,7 @@ import click
 import msgspec
 
 from tenax.cli.frame import FAILED, pass_config
-from tenax.config import Config
+from tenax.config import PORT_MAX, Config, is_host
 from tenax.errors import CannotOpen, Refused, unusable
 from tenax.journal import LOCAL_USER
 from tenax.web.links import Links
@@ -55,10 +56,24 @@ class Ready(msgspec.Struct, omit_defaults=True):
     hint: str = ""
 
 
+def _host(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    if text is not None and not is_host(text):
+        raise click.BadParameter(f"{text!r} is no host. Use a name or an address, like 127.0.0.1.")
+    return text
+
+
 @click.command("serve")
+@click.option("--host", metavar="ADDRESS", callback=_host, help="Listen there, not on serve.host.")
+@click.option("--port", type=click.IntRange(1, PORT_MAX), help="Listen on this port, not on serve.port.")
 @pass_config
-def serve(config: Config) -> int:
+def serve(config: Config, host: str | None, port: int | None) -> int:
     """Serve the page, and print a link that opens it. Ctrl-C ends it."""
+    # The server is a process of its own and reads the address again, as the configuration has it.
+    if host is not None:
+        os.environ["TENAX_HOST"] = host
+    if port is not None:
+        os.environ["TENAX_PORT"] = str(port)
+    config = replace(config, serve_host=host or config.serve_host, serve_port=port or config.serve_port)
     return _serve(config, "/")
 
 
@@ -194,7 +209,7 @@ def _listen(config: Config) -> Iterator[socket.socket]:
         )[0]
     except OSError as error:
         raise CannotOpen(
-            f"There is no address {host} here.", hint="Look at serve.host and TENAX_HOST."
+            f"There is no address {host} here.", hint="Look at serve.host, TENAX_HOST and --host."
         ) from error
     for port in range(first, min(first + PORTS_TRIED, 1 << 16)):
         listening = socket.socket(family)
@@ -220,7 +235,7 @@ def _listen(config: Config) -> Iterator[socket.socket]:
             yield listening
         return
     raise CannotOpen(
-        f"The ports {first} to {first + PORTS_TRIED - 1} are all taken.", hint="Set TENAX_PORT to another."
+        f"The ports {first} to {first + PORTS_TRIED - 1} are all taken.", hint="Choose another with --port."
     )
 
 
