@@ -23,6 +23,7 @@ from tenax.events import (
     RunFinished,
     RunLate,
     RunRecovered,
+    RunSealed,
     RunStarted,
     ToolFinished,
     ToolLate,
@@ -264,6 +265,65 @@ def test_a_tools_card_goes_through_its_states(talk: Talk) -> None:
         states.append((card.id, card.key, card.state))
     assert [each[2] for each in states] == ["waiting", "asks", "approved", "running", "done"]
     assert len({each[:2] for each in states}) == 1
+
+
+def open_calls(talk: Talk, run: str) -> int:
+    """A step with a call in each state that is no outcome."""
+    calls = [ToolCall(name, "write_file", "{}") for name in ("waits", "asks", "may", "runs")]
+    step = talk.answer(run, "hm", *calls)
+    for name in ("asks", "may"):
+        talk.add(ApprovalAsked(step, name, "write_file", "{}"), run=run)
+    talk.add(ApprovalAnswered(step, "may", "once"), run=run)
+    talk.add(ToolStarted(step, "runs", "write_file", "idempotent", 1.0), run=run)
+    return step
+
+
+def states(talk: Talk) -> list[str]:
+    return [row.state for row in talk.fold().rows if row.kind == "tool"]
+
+
+OPEN = ["waiting", "asks", "approved", "running"]
+ENDED = ["skipped", "skipped", "skipped", "unknown"]
+
+
+@pytest.mark.parametrize("outcome", ["failed", "cancelled", "interrupted", "completed"])
+def test_calls_of_a_run_that_has_ended_are_under_way_no_more(talk: Talk, outcome: str) -> None:
+    """What was not begun was skipped; of what was begun nobody knows. An outcome that comes late is told."""
+    talk.start("r1", talk.ask("write"))
+    step = open_calls(talk, "r1")
+    assert states(talk) == OPEN
+    talk.finish("r1", outcome)
+    assert states(talk) == ENDED
+    talk.add(ToolLate(step, "runs", "done", "written"), run="r1")
+    assert states(talk) == [*ENDED[:3], "done"]
+
+
+def test_a_run_that_goes_on_takes_up_the_calls_that_were_left(talk: Talk) -> None:
+    """They are as they were, so that what was asked can be answered; when that run ends too, they are under way no more."""
+    talk.start("r1", talk.ask("write"))
+    step = open_calls(talk, "r1")
+    talk.finish("r1", "interrupted")
+    talk.start("r2", resumes="r1")
+    assert states(talk) == OPEN
+    talk.add(ToolFinished(step, "runs", "done", "written"), run="r2")
+    talk.finish("r2", "interrupted")
+    assert states(talk) == [*ENDED[:3], "done"]
+    talk.start("r3", resumes="r2")
+    assert states(talk) == [*OPEN[:3], "done"]
+    talk.finish("r3", "failed")
+    assert states(talk) == [*ENDED[:3], "done"]
+
+
+def test_a_late_call_without_an_end_is_not_shown_as_running_for_ever(talk: Talk) -> None:
+    """Once no more output of its run comes."""
+    talk.start("r1", talk.ask("write"))
+    talk.finish("r1", "interrupted")
+    talk.add(RunLate(0, "tool", {"name": "write_file"}), run="r1")
+    assert states(talk) == ["running"]
+    talk.add(RunSealed(), run="r1")
+    assert states(talk) == ["unknown"]
+    talk.add(RunLate(1, "tool_complete", {"name": "write_file", "text": "ok"}), run="r1")
+    assert states(talk) == ["done"]
 
 
 def test_a_retry_is_told_while_it_waits_and_gone_when_it_is_made(talk: Talk) -> None:

@@ -53,6 +53,7 @@ export function toolWords(row: Row): { verb: string; subject: string } {
       failed: `Could not ${todo}`,
       denied: name === "ask" ? "Got no answer:" : `Was not allowed to ${todo}`,
       unknown: `Outcome unknown: ${todo}`,
+      skipped: `Did not ${todo}`,
     }[row.state ?? ""] ?? `${done} (${row.state})`;
   return { verb, subject: visible(subject) };
 }

@@ -15,6 +15,7 @@ const tool = (state: string, name: string, args: object): Row => ({
 it("a tool's card says what it does in words", () => {
   expect(toolWords(tool("done", "write_file", { path: "a.txt" }))).toEqual({ verb: "Wrote", subject: "a.txt" });
   expect(toolWords(tool("asks", "read_file", { path: "a.txt" })).verb).toBe("Wants to read");
+  expect(toolWords(tool("skipped", "write_file", { path: "a.txt" })).verb).toBe("Did not write");
   expect(toolWords(tool("failed", "frobnicate", { query: "x" }))).toEqual({ verb: "Could not use", subject: "frobnicate: x" });
   expect(toolWords({ ...tool("running", "read_file", {}), arguments: "not json" }).subject).toBe("read_file");
 });

@@ -25,6 +25,7 @@ __all__ = ["Change", "Drop", "Grow", "Put", "Row", "Transcript"]
 _END = 1 << 62
 _LONG_SECONDS = 90.0
 """Our own waits are shorter: a longer one is the provider's wish."""
+_UNDER_WAY = frozenset({"waiting", "asks", "approved", "running"})
 _ROLES = {"message.user": "user", "message.assistant": "assistant", "message.system": "system"}
 
 
@@ -32,7 +33,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing in the transcript.
 
     `state`, by kind: user: "", queued, steering; assistant: "", streaming, cut, full (it may be no longer), earlier;
-    tool: waiting, asks, approved, running, or its outcome; marker: stopped, failed, pending, recovered, neutral,
+    tool: waiting, asks, approved, running, its outcome, or skipped (its run ended before it was made); marker: stopped, failed, pending, recovered, neutral,
     resumed; notice: retrying or ""; memory: "" or undone; files: open (the turn goes on), "" or undone.
     """
 
@@ -108,6 +109,8 @@ class Transcript:
         """Events that gave their text to a row of another: its name."""
         self._answered_for: set[str] = set()
         """Runs that another went on with, and answered."""
+        self._left_open: dict[str, str] = {}
+        """Calls that were open when their run ended, and their states then: another run may go on with them."""
         self._killed: dict[int, dict[str, Row]] = {}
         self._changes: list[Change] = []
 
@@ -244,7 +247,30 @@ class Transcript:
         self._take(recorded.seq, event.inputs)
         if event.resumes is not None and recorded.run is not None:
             self._resumes[recorded.run] = event.resumes
+            self._reopen_calls(recorded.run)
             self._alter(_marker(event.resumes), state="resumed")
+
+    def _calls_of(self, run: str) -> list[Row]:
+        """Rows of the calls that this run could make: its own, and those of the runs that it went on with."""
+        names: list[str] = []
+        for _ in range(len(self._resumes) + 1):
+            names += self._runs_rows.get(run, ())
+            run = self._resumes.get(run, "")
+        rows = [self._rows[name] for name in names if name in self._rows]
+        return [row for row in rows if row.kind == "tool"]
+
+    def _close_calls(self, run: str) -> None:
+        """Nobody makes these calls any more. Whether one that was begun was done, nobody knows."""
+        for row in self._calls_of(run):
+            if row.state in _UNDER_WAY:
+                self._left_open[row.id] = row.state
+                self._alter(row.id, state="unknown" if row.state == "running" else "skipped")
+
+    def _reopen_calls(self, run: str) -> None:
+        for row in self._calls_of(run):
+            before = self._left_open.pop(row.id, "")
+            if before and row.state in {"skipped", "unknown"}:
+                self._alter(row.id, state=before)
 
     def _model_failed(self, recorded: Recorded, event: events.ModelFailed) -> None:
         if event.wait is not None:
@@ -263,6 +289,7 @@ class Transcript:
                 self._alter(name, key=(recorded.seq, -1, row.key[2]))
         if self._run == run:
             self._run = None
+        self._close_calls(run)
         self._alter(_files(self._first(run)), key=(recorded.seq, 2, 0), state="")
         states = {"failed": "failed", "cancelled": "stopped", "interrupted": "pending"}
         if event.outcome in states:
@@ -301,11 +328,17 @@ class Transcript:
             case "tool_complete":
                 tool = str(event.payload.get("name", ""))
                 for row in reversed(mine):
-                    if row.kind == "tool" and row.state == "running" and tool in {row.name, ""}:
+                    if row.kind == "tool" and row.state in {"running", "unknown"} and tool in {row.name, ""}:
                         self._adds[recorded.seq] = row.id
                         failed = bool(event.payload.get("is_error"))
                         self._alter(row.id, state="failed" if failed else "done", text=text)
                         return
+
+    def _run_sealed(self, recorded: Recorded, _event: events.RunSealed) -> None:
+        """No more output of this run comes."""
+        for row in self._calls_of(recorded.run or ""):
+            if row.late and row.state == "running":
+                self._alter(row.id, state="unknown")
 
     def _run_recovered(self, recorded: Recorded, event: events.RunRecovered) -> None:
         self._alter(_marker(recorded.run or ""), state=event.state)
