@@ -8,7 +8,7 @@ import sys
 import httpx
 
 from tenax.web.app import endpoints
-from tests.support.browser import SECONDS, Serve, Window, client, expect
+from tests.support.browser import SECONDS, Chromium, Serve, Window, client, expect
 from tests.support.neighbour import Neighbour
 
 
@@ -97,3 +97,24 @@ def test_somebody_elses_link_asks_before_it_replaces_ones_own_sign_in(serve: Ser
     expect(theirs.get_by_label("Message", exact=True)).to_be_visible()
     expect(theirs.get_by_role("link", name=re.compile("Hello"))).to_have_count(0)
     expect(tab.page.get_by_role("link", name=re.compile("Hello"))).to_have_count(0)
+
+
+def test_a_browser_is_signed_out_from_another(serve: Serve, window: Window, chromium: Chromium) -> None:
+    """The list of devices names both; whoever is signed out sees that it needs a link, without a reload."""
+    served = serve("Yes.")
+    window.expects("status of 401")
+    tab = window.enter(served)
+    expect(tab.box).to_be_visible()
+    with chromium.window() as other:
+        second = other.tab(served.tenax("link").stdout.strip())
+        second.page.goto(f"{served.url}/setup")
+        devices = second.page.get_by_label("Devices", exact=True)
+        expect(devices.get_by_role("listitem")).to_have_count(2)
+        devices.get_by_role("button", name=re.compile("^Sign out: .*(?<!this browser)$")).click()
+        expect(devices.get_by_role("listitem")).to_have_count(1)
+        expect(devices).to_contain_text("This browser")
+        expect(tab.page.get_by_role("heading", name="This page needs a link")).to_be_visible()
+        other.expects("status of 401")
+        devices.get_by_role("button", name="Sign out everywhere…").click()
+        devices.get_by_role("button", name="Sign out everywhere", exact=True).click()
+        expect(second.page.get_by_role("heading", name="This page needs a link")).to_be_visible()

@@ -1,6 +1,7 @@
 // Which model answers: what was found as buttons, a form to connect another, the tour and the practice model.
 import { useState } from "preact/hooks";
 import { call, Problem } from "./api";
+import { Devices } from "./devices";
 import mark from "./mark.svg";
 import { McpServers } from "./mcp";
 import { Rules } from "./rules";
@@ -101,6 +102,7 @@ export function SetupScreen() {
         {!first && found.file !== "" && <Rules />}
         {!first && found.file !== "" && <McpServers />}
         {!first && <Schedules />}
+        {!first && <Devices />}
         <p class="meta">
           Kept in <code>{visible(found.file)}</code>. Tenax {visible(found.version)},{" "}
           <a href="/third-party.txt" target="_blank" rel="noopener">

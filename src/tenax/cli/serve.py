@@ -27,9 +27,12 @@ import click
 import msgspec
 
 from tenax.cli.frame import FAILED, pass_config
+from tenax.cli.lines import minute, one_line
 from tenax.config import PORT_MAX, Config, is_host
 from tenax.errors import CannotOpen, Refused, unusable
 from tenax.journal import LOCAL_USER
+from tenax.journal.devices import Devices
+from tenax.runtime import open_store
 from tenax.web.links import Links
 
 __all__ = ["Ready", "code", "demo", "link", "links_of", "log_file", "serve"]
@@ -85,15 +88,28 @@ def demo(config: Config) -> int:
 
 
 @click.command("link")
+@click.option("--user", metavar="NAME", help="For this person; everybody has conversations of their own.")
 @click.option(
-    "--user",
-    default=LOCAL_USER,
-    metavar="NAME",
-    help="For this person; everybody has conversations of their own.",
+    "--list", "lists", is_flag=True, help="Show the browsers that are signed in, of all users or of NAME."
+)
+@click.option(
+    "--revoke",
+    metavar="ID|all",
+    help="Sign out the browser with this ID, or all browsers of all users or of NAME.",
 )
 @pass_config
-def link(config: Config, user: str) -> int:
-    """Print a link that lets another browser in. It works once, for a quarter of an hour."""
+def link(config: Config, user: str | None, revoke: str | None, *, lists: bool) -> int:
+    """Print a link that lets another browser in. It works once, for a quarter of an hour.
+
+    With --list or --revoke: show the browsers that are signed in, or sign them out.
+    """
+    if lists and revoke is not None:
+        raise click.UsageError("--list and --revoke do not go together.")
+    if lists:
+        return _list_devices(config, user)
+    if revoke is not None:
+        return _revoke(config, revoke, user)
+    user = LOCAL_USER if user is None else user
     where = _running(config)
     if where is None:
         click.echo("Nothing serves the page now; start it with: tenax serve", err=True)
@@ -109,6 +125,37 @@ def link(config: Config, user: str) -> int:
 def code(config: Config) -> int:
     """Print a code that the page asks for before it adds a server with a command. It works once, for five minutes."""
     click.echo(links_of(config).make_confirmation())
+    return 0
+
+
+@contextlib.contextmanager
+def _devices(config: Config) -> Iterator[Devices]:
+    with contextlib.closing(open_store(config)) as journal:
+        yield Devices(journal, days=config.sign_in_days)
+
+
+def _list_devices(config: Config, user: str | None) -> int:
+    with _devices(config) as devices:
+        found = devices.all(user)
+    for device in found:
+        since, seen = minute(device.made_at), minute(device.seen_at)
+        click.echo(
+            f"{device.id}  {one_line(device.user)}  since {since}  seen {seen}  {one_line(device.name)}"
+        )
+    if not found:
+        click.echo("No browser is signed in.", err=True)
+    return 0
+
+
+def _revoke(config: Config, id: str, user: str | None) -> int:  # noqa: A002  (the field's name)
+    with _devices(config) as devices:
+        if id == "all":
+            users = {device.user for device in devices.all(user)}
+            count = sum(devices.revoke_all(each) for each in users)
+            click.echo("Signed out: 1 browser." if count == 1 else f"Signed out: {count} browsers.")
+        else:
+            device = devices.revoke(id, user)
+            click.echo(f"Signed out: {one_line(device.name)} of {one_line(device.user)}.")
     return 0
 
 

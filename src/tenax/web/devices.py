@@ -1,4 +1,7 @@
-"""`/api/sign-in`: the code of a link becomes a device. `/api/addresses`: what a browser fetches without the page's key."""
+"""`/api/sign-in`: the code of a link becomes a device. `/api/devices`: the devices of a user, and how they are signed out.
+
+`/api/addresses`: addresses of what a browser fetches without the page's key.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tenax.clock import rfc3339
 from tenax.errors import InvalidInput, TenaxError
-from tenax.web.api import endpoint
-from tenax.web.house import device_of, house_of
+from tenax.web.api import Id, endpoint
+from tenax.web.house import device_of, house_of, user_of
 from tenax.web.links import ADDRESS_SECONDS, can_be_signed
 from tenax.web.problems import problem
 from tenax.web.signins import cookie_name
@@ -58,6 +62,23 @@ class Addresses(msgspec.Struct, frozen=True):
     seconds: int
 
 
+class ShownDevice(msgspec.Struct, frozen=True):
+    """A browser that is signed in. `current` is the one that asks."""
+
+    id: str
+    name: str
+    signed_in_at: str
+    seen_at: str
+    expires_at: str
+    current: bool
+
+
+class DeviceList(msgspec.Struct, frozen=True):
+    """The devices of one user, the last one seen first."""
+
+    devices: list[ShownDevice]
+
+
 @endpoint("POST", "/api/sign-in", public=True)
 async def sign_in(call: Request, body: LinkCode) -> Response:
     """Sign this browser in with the code of a link. It gets a cookie, and the page a key; both are needed from then on."""
@@ -98,6 +119,43 @@ async def sign_addresses(call: Request, body: Paths) -> Addresses:
             )
     links, device = house_of(call).links, device_of(call)
     return Addresses([links.sign(device.id, path) for path in body.paths], ADDRESS_SECONDS)
+
+
+@endpoint("GET", "/api/devices")
+async def list_devices(call: Request) -> DeviceList:
+    """The browsers in which this user is signed in."""
+    return await _listed(call)
+
+
+@endpoint("DELETE", "/api/devices/{id}")
+async def revoke_device(call: Request, id: Id) -> DeviceList:  # noqa: A002  (its name in the path)
+    """Sign one browser out. Its open streams end."""
+    await house_of(call).signins.revoke(id, user_of(call))
+    return await _listed(call)
+
+
+@endpoint("DELETE", "/api/devices", 204)
+async def revoke_devices(call: Request) -> None:
+    """Sign out every browser of this user, the one that asks included."""
+    await house_of(call).signins.revoke_all(user_of(call))
+
+
+async def _listed(call: Request) -> DeviceList:
+    devices, current = house_of(call).signins.devices, device_of(call)
+    found = await asyncio.to_thread(devices.all, user_of(call))
+    return DeviceList(
+        [
+            ShownDevice(
+                device.id,
+                device.name,
+                rfc3339(device.made_at),
+                rfc3339(device.seen_at),
+                rfc3339(devices.expires_at(device)),
+                device.id == current.id,
+            )
+            for device in found
+        ]
+    )
 
 
 def _answer(signed: SignIn) -> Response:

@@ -1,0 +1,165 @@
+"""Devices: who is signed in is listed, and can be signed out, at once, from the page and from the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tenax
+from tenax.config import load
+from tenax.errors import ConfigError
+from tenax.journal.devices import DEVICES_MAX, Devices
+from tenax.testing.clock import SimClock
+from tests.support.served import Page, Served
+from tests.web.conftest import BOTH
+
+DAY_US = 24 * 3600 * 1_000_000
+
+
+def own(page: Page) -> str:
+    """The id of the device of this page."""
+    (found,) = [each["id"] for each in page.get("/devices")["devices"] if each["current"]]
+    return str(found)
+
+
+def is_out(page: Page) -> bool:
+    """Whether its requests are refused. The server hears of another process within half a second."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if page.http.get("/api/devices").status_code == 401:
+            return True
+    return False
+
+
+def last_frame(page: Page, revoke: Callable[[], object]) -> str:
+    """The last frame of a stream that is open while this happens."""
+    kind = ""
+    with page.stream("-") as stream, contextlib.suppress(EOFError):
+        stream.until("list")
+        revoke()
+        while True:
+            kind, _ = stream.next()
+    return kind
+
+
+@BOTH
+def test_a_revoked_device_is_out_and_its_streams_end(shared: Served) -> None:
+    """From the page, from the terminal, one or all; the others stay."""
+    links = [shared.tenax("link", "--user", "dora").stdout.strip() for _ in range(4)]
+    one, two, three, four = (shared.browser(link) for link in links)
+    assert len(one.get("/devices")["devices"]) == 4
+    id = own(two)  # noqa: A001
+    assert last_frame(two, lambda: one.http.delete(f"/api/devices/{id}")) == "bye"
+    assert two.http.get("/api/setup").status_code == 401
+    assert "tenax link" in two.http.get("/api/setup").json()["hint"]
+    id = own(three)  # noqa: A001
+    assert last_frame(three, lambda: shared.tenax("link", "--revoke", id)) == "bye"
+    assert is_out(three)
+    assert {each["id"] for each in one.get("/devices")["devices"]} == {own(one), own(four)}
+    assert last_frame(four, lambda: one.http.delete("/api/devices")) == "bye"
+    assert (one.http.get("/api/setup").status_code, four.http.get("/api/setup").status_code) == (401, 401)
+
+
+def test_the_terminal_lists_and_revokes(shared: Served, page: Page) -> None:
+    """Of all users, or of one. An id that is none is told in a sentence."""
+    link = shared.tenax("link", "--user", "emil").stdout.strip()
+    emil = shared.browser(link)
+    id = own(emil)  # noqa: A001
+    listed = shared.tenax("link", "--list").stdout
+    assert f"{id}  emil  since " in listed
+    assert own(page) in listed
+    assert shared.tenax("link", "--list", "--user", "emil").stdout.count("\n") == 1
+    refused = shared.tenax("link", "--revoke", id, "--user", "anna")
+    assert (refused.returncode, refused.stderr.startswith(f"tenax: There is no device {id}.")) == (1, True)
+    done = shared.tenax("link", "--revoke", "all", "--user", "emil")
+    assert (done.returncode, done.stdout) == (0, "Signed out: 1 browser.\n")
+    assert is_out(emil)
+    assert shared.tenax("link", "--list", "--revoke", "all").returncode == 2
+    assert page.http.get("/api/setup").status_code == 200
+
+
+def test_nobody_sees_or_revokes_anothers_devices(shared: Served, page: Page) -> None:
+    """It is as if they did not exist."""
+    berta = shared.browser(shared.tenax("link", "--user", "berta").stdout.strip())
+    mine = own(page)
+    assert mine not in [each["id"] for each in berta.get("/devices")["devices"]]
+    assert berta.http.delete(f"/api/devices/{mine}").status_code == 404
+    assert berta.http.delete("/api/devices").status_code == 204
+    assert page.http.get("/api/setup").status_code == 200
+
+
+def test_a_link_for_somebody_else_does_nothing_until_it_is_confirmed(shared: Served) -> None:
+    """The link stays good; one for oneself takes the place of the device before."""
+    page = shared.browser(shared.tenax("link", "--user", "fritz").stdout.strip())
+    before = own(page)
+    link = shared.tenax("link", "--user", "gerda").stdout.strip()
+    asked = page.sign_in(link)
+    assert asked.json() == {"user": "gerda", "key": "", "instead_of": "fritz"}
+    assert "set-cookie" not in asked.headers
+    assert own(page) == before
+    assert page.sign_in(shared.tenax("link", "--user", "fritz").stdout.strip()).json()["user"] == "fritz"
+    after = page.get("/devices")["devices"]
+    assert [each["id"] for each in after] == [own(page)]
+    assert before != own(page)
+    assert page.sign_in(link, replace=True).json()["user"] == "gerda"
+    assert page.get("/setup")["user"] == "gerda"
+    used = page.sign_in(link).json()
+    assert used == {"user": "gerda", "key": "", "instead_of": ""}, "who is in already is let through"
+
+
+def test_a_sign_in_outlives_the_server_and_ends_with_its_days(tmp_path: Path) -> None:
+    """The cookie says so too; the store keeps no secret of it."""
+    file = tmp_path / "config.toml"
+    file.write_text("[serve]\nsign_in_days = 2\n")
+    with Served(tmp_path, env={"TENAX_CONFIG": str(file)}) as served:
+        page = Page(served.url)
+        answer = page.sign_in(served.link)
+        assert "max-age=172800" in answer.headers["set-cookie"].lower()
+        assert served.stop()[0] == 0
+        held = b"".join(each.read_bytes() for each in tmp_path.rglob("*") if each.is_file())
+        cookie = next(iter(page.http.cookies.values())).partition(".")
+        assert cookie[0].encode() in held
+        for secret in (cookie[2], answer.json()["key"]):
+            assert secret.encode() not in held
+        served.start()
+        page.http.base_url = served.url
+        assert page.http.get("/api/setup").status_code == 200
+
+
+@pytest.mark.parametrize("days", ["0", "401", '"90"', "true"])
+def test_days_that_are_none_are_refused(tmp_path: Path, days: str) -> None:
+    """In a sentence that names the setting."""
+    file = tmp_path / "config.toml"
+    file.write_text(f"[serve]\nsign_in_days = {days}\n")
+    with pytest.raises(ConfigError, match=r"serve\.sign_in_days"):
+        load({"TENAX_HOME": str(tmp_path), "TENAX_CONFIG": str(file)})
+
+
+def test_old_devices_and_too_many_lose_their_rows(store_url: str) -> None:
+    """A device ends with its days, whoever asks; the one not seen for the longest time makes room."""
+    clock = SimClock()
+    with tenax.open(store_url, clock=clock) as journal:
+        devices = Devices(journal, days=90)
+        first = devices.add("ada", "First")
+        assert devices.find(first.cookie) == first.device
+        assert first.device.has_key(first.key)
+        assert not first.device.has_key("")
+        assert devices.find(f"{first.device.id}.x") is None
+        clock.advance(89 * DAY_US / 1e6)
+        last = devices.add("ada", "Last")
+        assert [each.name for each in devices.all("ada")] == ["Last", "First"]
+        clock.advance(2 * DAY_US / 1e6)
+        assert devices.find(first.cookie) is None
+        assert devices.ids() == {last.device.id}
+        for n in range(DEVICES_MAX):
+            clock.advance(1)
+            devices.add("ada", f"{n}")
+        devices.add("bob", "His")
+        assert len(devices.all("ada")) == DEVICES_MAX
+        assert devices.find(last.cookie) is None
+        assert devices.revoke_all("ada") == DEVICES_MAX
+        assert [each.user for each in devices.all()] == ["bob"]
