@@ -18,12 +18,14 @@ from tenax.events import (
     ConversationRestored,
     ConversationRewound,
     RunLate,
+    RunStarted,
 )
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Recorded
 from tenax.journal.journal import Place
-from tenax.recovery import ended_above, fold_page
-from tenax.views.transcript import Change, Row, Transcript
+from tenax.recovery import ended_above
+from tenax.views.pages import Folded, Page, fold_page
+from tenax.views.transcript import Change, Transcript
 
 __all__ = ["SHOWN_ROWS", "Live", "Lives"]
 
@@ -47,8 +49,6 @@ class Live:
         self.conversation = conversation
         self.at = 0
         self.gone = False
-        self.more = False
-        """Whether there are rows above those held here."""
         self.held = 0
         """Bytes of an answer that wait on this host's disk, because the store is away."""
         self.ready = False
@@ -59,9 +59,7 @@ class Live:
         self._incarnation = ""
         self._place = Place(0, "")
         """How far the tail is."""
-        self._shown = Transcript()
-        self._first = 0
-        """The number of its first event."""
+        self._folded = Folded(Transcript(), 0, 0, more=False)
         self._recent: deque[tuple[int, list[Change]]] = deque()
         self._floor = 0
         """Changes are held from here on."""
@@ -79,10 +77,9 @@ class Live:
             found[:0] = changes
         return found
 
-    def snapshot(self) -> tuple[list[Row], bool]:
-        """The last rows, and whether there are more above them."""
-        rows = self._shown.rows
-        return rows[-SHOWN_ROWS:], self.more or len(rows) > SHOWN_ROWS
+    def snapshot(self) -> Page:
+        """The last rows, and the inputs that wait."""
+        return self._folded.page(SHOWN_ROWS)
 
     def cancel(self) -> None:
         self._task.cancel()
@@ -103,7 +100,7 @@ class Live:
             try:
                 await self._fold_anew()
                 async for each in self._journal.tail(self.conversation, self._place):
-                    if each.kind in _EDITS or self._journal.incarnation != self._incarnation:
+                    if self._is_of_all(each) or self._journal.incarnation != self._incarnation:
                         await self._fold_anew(beyond=each.seq)
                     elif each.seq > self.at:
                         self._take(each, shown=not await self._is_of_above(each))
@@ -120,27 +117,30 @@ class Live:
             return
         # Before the fold: if that meets another life, the tail begins after the last fact, and it is folded again.
         place = await self._journal.place(self.conversation)
-        shown, (first, last) = await self._journal.apart(
+        self._folded = await self._journal.apart(
             lambda: fold_page(self._journal.journal, self.conversation, None, SHOWN_ROWS)
         )
-        more = bool(first and await self._journal.rows(self.conversation, before=first, limit=1))
-        self._shown, self.more, self._incarnation = shown, more, place.incarnation
+        self._incarnation = place.incarnation
         if not beyond:
             self._place = place
-        self._first = first
-        self.at = self._floor = max(beyond, last)
+        self.at = self._floor = max(beyond, self._folded.head)
         self._recent.clear()
         self.ready = True
         self.tell()
 
+    def _is_of_all(self, each: Recorded) -> bool:
+        """Whether it may change rows that stand far above those held here, or speaks of a run that began there."""
+        resumes = each.event.resumes if isinstance(each.event, RunStarted) else None
+        return each.kind in _EDITS or (resumes is not None and not self._folded.shown.knows_run(resumes))
+
     async def _is_of_above(self, each: Recorded) -> bool:
         """Whether it is late output that stands with its run, above the rows held here."""
         return each.kind == RunLate.kind and await self._journal.apart(
-            lambda: ended_above(self._journal.journal, self.conversation, each.run, self._first)
+            lambda: ended_above(self._journal.journal, self.conversation, each.run, self._folded.first)
         )
 
     def _take(self, each: Recorded, *, shown: bool = True) -> None:
-        changes = self._shown.apply(each) if shown else []
+        changes = self._folded.shown.apply(each) if shown else []
         self.at = each.seq
         self._recent.append((each.seq, changes))
         while len(self._recent) > _KEPT_EVENTS:

@@ -49,7 +49,8 @@ from tenax.journal.place import ALL_SEQS
 from tenax.journal.plan import ID_CHARS_MAX
 from tenax.parts import Text, ToolCall, text_of
 from tenax.threads import started
-from tenax.views.transcript import Row, Transcript
+from tenax.views.pages import Page, first_key, fold_page
+from tenax.views.transcript import Key, Row, Transcript
 from tenax.views.turns import OpenRun, Turns
 
 __all__ = [
@@ -59,11 +60,11 @@ __all__ = [
     "UNKNOWN_OUTCOME",
     "WORDING",
     "ended_above",
-    "fold_page",
     "hand_in",
     "interruption",
     "marker_of",
     "mend",
+    "open_page",
     "open_rows",
     "repair",
     "rows_of",
@@ -83,9 +84,6 @@ _WAIT_SECONDS = 0.5
 """How long a read waits for recovery, at most."""
 _PAGE_MAX = 10_000
 """As many rows as a journal gives at once."""
-_FIRST = 2
-"""Where the first row of a conversation can stand: the event before it opens it."""
-_AFTERWARDS = frozenset({RunLate.kind, ToolLate.kind, RunRecovered.kind})
 
 UNKNOWN_OUTCOME = (
     "It was begun when Tenax was interrupted, and nobody knows whether it was done. It was not tried again."
@@ -361,45 +359,18 @@ def rows_of(journal: Journal, conversation: str) -> list[dict[str, Any]]:
 def open_rows(
     journal: Journal, conversation: str, *, before: int | None = None, limit: int = 50
 ) -> list[Row]:
-    """The last rows, or the last before a seq, after a look for output that came late."""
-    shown, _ = fold_page(journal, conversation, before, limit)
-    if any(row.state == "pending" for row in shown.rows) and _retry(journal, conversation, shown):
-        shown, _ = fold_page(journal, conversation, before, limit)
-    return shown.rows
+    """The last rows and the inputs that wait, or the last rows before a seq, after a look for output that came late."""
+    page = open_page(journal, conversation, None if before is None else first_key(before), limit)
+    return [*page.rows, *page.waiting]
 
 
-def fold_page(
-    journal: Journal, conversation: str, before: int | None, limit: int
-) -> tuple[Transcript, tuple[int, int]]:
-    """A page, and the seqs between which its events stand.
-
-    What came late stands on the page of its run, however far below it was stored. Such pieces, and the results of calls,
-    are stored and are no rows: a page that they would fill goes on above them.
-    """
-    events = journal.open(conversation, before=before, limit=limit)
-    shown = _fold(journal, conversation, events, before)
-    while 2 * len(shown.rows) < limit <= len(events) and events[0].seq > _FIRST:
-        above = journal.open(conversation, before=events[0].seq, limit=min(len(events), _PAGE_MAX))
-        if not above:
-            break
-        events = above + events
-        shown = _fold(journal, conversation, events, before)
-    return shown, (events[0].seq if events else 0, events[-1].seq if events else 0)
-
-
-def _fold(journal: Journal, conversation: str, events: list[Recorded], before: int | None) -> Transcript:
-    shown, ended = Transcript(), {each.run for each in events if each.kind == RunFinished.kind}
-    late = {each.run for each in events if each.kind == RunLate.kind} - ended
-    above = {run for run in late if ended_above(journal, conversation, run, events[0].seq)}
-    for each in events:
-        if each.kind != RunLate.kind or each.run not in above:
-            shown.apply(each)
-    if before is not None and any(row.kind == "marker" for row in shown.rows):
-        for each in _events(journal, conversation, before - 1):
-            resumes = each.event.resumes if isinstance(each.event, RunStarted) else None
-            if resumes in ended or (each.kind in _AFTERWARDS and each.run in ended):
-                shown.apply(each)
-    return shown
+def open_page(journal: Journal, conversation: str, before: Key | None, limit: int) -> Page:
+    """The last rows, or the last before a key, after a look for output that came late."""
+    folded = fold_page(journal, conversation, before, limit)
+    page = folded.page(limit)
+    if any(row.state == "pending" for row in page.rows) and _retry(journal, conversation, page, folded.shown):
+        return fold_page(journal, conversation, before, limit).page(limit)
+    return page
 
 
 def ended_above(journal: Journal, conversation: str, run: str | None, first: int) -> bool:
@@ -408,13 +379,13 @@ def ended_above(journal: Journal, conversation: str, run: str | None, first: int
     return state is not None and state.finished is not None and state.finished < first
 
 
-def _retry(journal: Journal, conversation: str, shown: Transcript) -> bool:
+def _retry(journal: Journal, conversation: str, page: Page, shown: Transcript) -> bool:
     """Look again for the output of runs whose marker is pending. True if something is shown otherwise now.
 
     It comes back soon: a store that does not take writes is not waited for.
     """
     key = (journal.incarnation, journal.user, conversation)
-    pending = [row for row in shown.rows if row.kind == "marker" and row.state == "pending"]
+    pending = [row for row in page.rows if row.kind == "marker" and row.state == "pending"]
     changed: list[bool] = []
 
     def look() -> None:

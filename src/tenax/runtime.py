@@ -63,7 +63,7 @@ from tenax.listing import LiveList
 from tenax.live import SHOWN_ROWS, Live, Lives
 from tenax.models import Model, ToolSpec
 from tenax.parts import Part, Text
-from tenax.recovery import mend, open_rows
+from tenax.recovery import mend, open_page
 from tenax.rules import Rule, exactly, proposals
 from tenax.runner import RESUME_SECONDS, Lanes, Policy
 from tenax.schedules import Scheduler
@@ -75,7 +75,8 @@ from tenax.tools.delegate import Delegate, made_in
 from tenax.tools.gate import Allowed, Asks, Done
 from tenax.tools.schedule import UseSchedules
 from tenax.tools.shell import Finished
-from tenax.views.transcript import Change, Row, Transcript
+from tenax.views.pages import Page, first_key
+from tenax.views.transcript import Change, Key, Row, Transcript
 from tenax.views.turns import Turns
 
 __all__ = ["Answer", "How", "Question", "Runtime", "Usage", "open_store"]
@@ -590,7 +591,14 @@ class Runtime:
     # -- reading ---------------------------------------------------------------------------------------------
 
     async def transcript(self, conversation: str, *, before: int | None = None, limit: int = 50) -> list[Row]:
-        """The last rows, or the last before a seq.
+        """The last rows and the inputs that wait, or the last rows before a seq. It is opened as `page` opens it."""
+        page = await self.page(
+            conversation, before=None if before is None else first_key(before), limit=limit
+        )
+        return [*page.rows, *page.waiting]
+
+    async def page(self, conversation: str, *, before: Key | None = None, limit: int = 50) -> Page:
+        """The last rows, or the last before a key: `next` of the page below.
 
         Opening a conversation also repairs a run whose owner is gone, and looks for output that came late.
         """
@@ -599,9 +607,7 @@ class Runtime:
             await self._unless_away(partial(self._mend, conversation, run))
             if self._serves:  # a lane that came meanwhile could not claim it, and nobody else goes on with it
                 self.lanes.wake(conversation, patient=False)
-        return await self.journal.apart(
-            lambda: open_rows(self._sync, conversation, before=before, limit=limit)
-        )
+        return await self.journal.apart(lambda: open_page(self._sync, conversation, before, limit))
 
     async def follow(
         self, conversation: str, after: int | Place = 0

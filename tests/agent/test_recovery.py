@@ -27,7 +27,7 @@ from tenax.events import (
     ToolFinished,
 )
 from tenax.parts import Text, ToolCall
-from tenax.recovery import ATTEMPTS_MAX, GIVE_UP_SECONDS, open_rows, repair
+from tenax.recovery import ATTEMPTS_MAX, GIVE_UP_SECONDS, open_page, open_rows, repair
 from tenax.sessions import AsyncSessionDB, SessionDB
 from tenax.testing import FaultyJournal, SimClock
 from tests.support.children import Child, Teller, finish_all
@@ -401,8 +401,9 @@ def test_a_step_of_more_calls_than_a_page_has_rows_hides_no_row(db: SessionDB) -
     calls = MessageAssistant([ToolCall(f"t{n}", "read", "{}") for n in range(30)])
     (step,) = journal.append(name, [calls], run="r-1")
     journal.append(name, [ToolFinished(step.seq, f"t{n}", "done", f"r{n}") for n in range(30)], run="r-1")
-    page = open_rows(journal, name, limit=20)
-    assert [row.text for row in page if row.kind == "tool"] == [f"r{n}" for n in range(30)]
+    page = open_page(journal, name, None, 20)
+    rows = [*open_page(journal, name, page.next, 20).rows, *page.rows]
+    assert [row.text for row in rows if row.kind == "tool"] == [f"r{n}" for n in range(30)]
 
 
 def test_the_rows_of_a_session_are_all_of_them(db: SessionDB) -> None:

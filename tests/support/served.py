@@ -215,8 +215,9 @@ class Page:
         return seq
 
     def rows(self, conversation: str, **query: int) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self.get(f"/conversations/{conversation}/rows", **query)["rows"]
-        return rows
+        """The last rows, and what waits."""
+        page = self.get(f"/conversations/{conversation}/rows", **query)
+        return [*page["rows"], *page["waiting"]]
 
     @contextlib.contextmanager
     def stream(self, at: str) -> Iterator[Stream]:
@@ -272,7 +273,7 @@ class Stream:
     def _take(self, kind: str, data: Any) -> Any:
         if kind == "rows":
             self.snapshots += 1
-            self.rows[data["conversation"]] = {row["id"]: row for row in data["rows"]}
+            self.rows[data["conversation"]] = {row["id"]: row for row in data["rows"] + data["waiting"]}
         elif kind == "changes":
             rows = self.rows.setdefault(data["conversation"], {})
             for change in data["changes"]:

@@ -25,7 +25,7 @@ DUE = {
     *(f"4.{n}" for n in range(1, 17)),
     "4.+1",
     *(f"M{n}" for n in range(1, 7)),
-    *(f"W{n}" for n in range(1, 10)),
+    *(f"W{n}" for n in range(1, 11)),
 }
 
 

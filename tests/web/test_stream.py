@@ -148,7 +148,7 @@ def test_late_output_of_a_run_far_above_does_not_stand_at_the_end(slow: Served, 
             db.append_message("s-1", role="user", content="last")
             stream.read_until(name, lambda rows: any(row["text"] == "last" for row in rows.values()))
             assert not any(row["text"] == "late" for row in stream.rows[name].values())
-    rows = page.get(f"/conversations/{name}/rows", before=10)["rows"]
+    rows = page.get(f"/conversations/{name}/rows", before="10.-1.0")["rows"]
     assert [row["text"] for row in rows][:2] == ["q", "late"]
 
 

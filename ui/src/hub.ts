@@ -70,7 +70,7 @@ export class Hub {
   }
 
   private give(port: Port, conversation: string, { rows, at }: Held): void {
-    const frame: Frame = { type: "rows", conversation, at: Number(at), rows: rows.all, more: rows.more };
+    const frame: Frame = { type: "rows", conversation, at: Number(at), ...rows.page };
     port.post({ type: "frame", frame });
   }
 
@@ -115,7 +115,7 @@ export class Hub {
     else if (frame.type === "rows") {
       const held = this.held.get(frame.conversation);
       if (held === undefined) return;
-      held.rows.snapshot(frame.rows, frame.more);
+      held.rows.snapshot(frame);
       held.ready = true;
     } else if (frame.type === "changes") {
       try {

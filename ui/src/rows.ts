@@ -1,6 +1,6 @@
 // The rows of one conversation. The server folds; this only keeps rows[id] = row, in the order of their keys.
 // What stays true: after the same frames, the same rows. A text that does not fit raises Mismatch, and nothing guesses.
-import type { Change, Row } from "./types";
+import type { Change, Row, RowPage } from "./types";
 
 /** A growing text does not go on where ours ends: ask for the whole again. */
 export class Mismatch extends Error {}
@@ -24,6 +24,9 @@ export function compareKeys(a: Row, b: Row): number {
   return a.key[0] - b.key[0] || a.key[1] - b.key[1] || a.key[2] - b.key[2] || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0);
 }
 
+/** Stands in place of a number in the key of a message that waits: it has no place yet, and is shown last. */
+const WAITING = 2 ** 62;
+
 export interface Touched {
   ids: Set<string>;
   /** Rows came, went or moved. */
@@ -33,8 +36,8 @@ export interface Touched {
 export class Rows {
   readonly byId = new Map<string, Row>();
   order: string[] = [];
-  /** There are older rows than these. */
-  more = false;
+  /** Where the page above ends, or null: there are no older rows than these. */
+  next: string | null = null;
   /** Code points of the texts that grow, so that no text is counted twice. */
   private lengths = new Map<string, number>();
 
@@ -42,22 +45,34 @@ export class Rows {
     return this.order.map((id) => this.byId.get(id)!);
   }
 
-  get oldest(): Row | undefined {
-    return this.byId.get(this.order[0] ?? "");
+  /** The messages that wait for an answer. */
+  get waiting(): Row[] {
+    return this.all.filter((row) => row.key[0] === WAITING);
   }
 
-  snapshot(rows: Row[], more: boolean): void {
+  /** The first row, unless it waits. */
+  get oldest(): Row | undefined {
+    const first = this.byId.get(this.order[0] ?? "");
+    return first?.key[0] === WAITING ? undefined : first;
+  }
+
+  snapshot(page: RowPage): void {
     this.byId.clear();
     this.lengths.clear();
-    this.more = more;
-    for (const row of rows) this.byId.set(row.id, row);
+    this.next = page.next;
+    for (const row of [...page.rows, ...page.waiting]) this.byId.set(row.id, row);
     this.sort();
   }
 
-  /** An older page. Rows that are held already are newer than it. */
-  older(rows: Row[], more: boolean): void {
-    this.more = more;
-    for (const row of rows) if (!this.byId.has(row.id)) this.byId.set(row.id, row);
+  /** All that is held, as a snapshot that another takes. */
+  get page(): RowPage {
+    return { rows: this.all.filter((row) => row.key[0] !== WAITING), waiting: this.waiting, next: this.next };
+  }
+
+  /** The page above. Rows that are held already are newer than it. */
+  older(page: RowPage): void {
+    this.next = page.next;
+    for (const row of page.rows) if (!this.byId.has(row.id)) this.byId.set(row.id, row);
     this.sort();
   }
 
@@ -81,7 +96,7 @@ export class Rows {
     if (held === undefined) {
       const oldest = this.oldest;
       // It stands above what is held: whoever scrolls there fetches it with its neighbours.
-      if (this.more && oldest !== undefined && compareKeys(row, oldest) < 0) return;
+      if (this.next !== null && oldest !== undefined && compareKeys(row, oldest) < 0) return;
     }
     if (held === undefined || compareKeys(held, row) !== 0) touched.order = true;
     this.byId.set(row.id, row);

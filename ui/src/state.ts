@@ -6,7 +6,7 @@ import { Hub } from "./hub";
 import { recall, remember } from "./memory";
 import { outbox, discard, pump, startOutbox } from "./outbox";
 import { Mismatch, Rows } from "./rows";
-import type { Connection, Frame, FromHub, Listed, Row, Setup, ToHub } from "./types";
+import type { Connection, Frame, FromHub, Listed, Row, RowPage, Setup, ToHub } from "./types";
 import { visible } from "./words";
 
 // -- where we are --------------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ export class View {
 
   take(frame: Frame): void {
     if (frame.type === "rows") {
-      this.rows.snapshot(frame.rows, frame.more);
+      this.rows.snapshot(frame);
       this.show(new Set(this.signals.keys()), true);
       this.ready.value = true;
     } else if (frame.type === "changes") {
@@ -259,7 +259,7 @@ export class View {
       if (row === undefined) this.signals.delete(id);
       else if (held !== undefined) held.value = row;
     }
-    this.more.value = this.rows.more;
+    this.more.value = this.rows.next !== null;
     if (order) this.order.value = this.rows.order;
   }
 
@@ -270,14 +270,13 @@ export class View {
   }
 
   private async loadOlder(limit: number): Promise<boolean> {
-    const oldest = this.rows.oldest;
-    if (!this.rows.more || oldest === undefined) return false;
+    const { next } = this.rows;
+    if (next === null) return false;
     try {
-      const before = oldest.key[0] < 2 ** 32 ? oldest.key[0] : oldest.id; // one that waits stands at the end
-      const path = conversationPath(this.id, `/rows?before=${before}&limit=${limit}`);
-      const page = await call<{ rows: Row[]; more: boolean }>("GET", path);
-      if (this.rows.oldest !== oldest) return true; // a snapshot came meanwhile
-      this.rows.older(page.rows, page.more && page.rows.length > 0);
+      const path = conversationPath(this.id, `/rows?before=${next}&limit=${limit}`);
+      const page = await call<RowPage>("GET", path);
+      if (this.rows.next !== next) return true; // a snapshot came meanwhile
+      this.rows.older(page);
       batch(() => this.show([], true));
       return page.rows.length > 0;
     } catch {

@@ -63,7 +63,7 @@ async function loadAbove(box: HTMLElement, view: View, limit?: number): Promise<
 async function showHit(box: HTMLElement, view: View, hit: { seq: number; role: string }, letGo: () => void): Promise<string | null> {
   for (let page = 0; page < HIT_PAGES_MAX; page++) {
     const oldest = view.rows.oldest;
-    const reached = !view.rows.more || (oldest !== undefined && oldest.key[0] <= hit.seq);
+    const reached = view.rows.next === null || (oldest !== undefined && oldest.key[0] <= hit.seq);
     if (view.rows.byId.has(String(hit.seq)) || reached) break;
     if (!(await view.older(HIT_PAGE))) break;
   }

@@ -31,6 +31,13 @@ export interface Row {
   child_asks?: boolean;
 }
 
+/** Rows in their order, and the messages that wait. `next` is where the page above ends. */
+export interface RowPage {
+  rows: Row[];
+  waiting: Row[];
+  next: string | null;
+}
+
 export type Change =
   | { type: "put"; row: Row }
   | { type: "grow"; id: string; offset: number; text: string }
@@ -145,7 +152,7 @@ export type How = "queue" | "steer" | "interrupt" | "take over";
 export type Frame =
   | { type: "hello"; incarnation: string; version: string }
   | { type: "list"; conversations: Listed[]; gone: string[]; reset: boolean }
-  | { type: "rows"; conversation: string; at: number; rows: Row[]; more: boolean }
+  | ({ type: "rows"; conversation: string; at: number } & RowPage)
   | { type: "changes"; conversation: string; at: number; changes: Change[] }
   | { type: "gone"; conversation: string }
   | { type: "held"; conversation: string; bytes: number }

@@ -125,12 +125,12 @@ describe("the hub", () => {
     await vi.advanceTimersByTimeAsync(1);
     expect(server.asked).toEqual(["-~c_1:"]);
     await server.say("hello", "i~c_1:", {});
-    await server.say("rows", "i~c_1:5", { conversation: "c_1", at: 5, rows: [row("3", "ab")], more: true });
+    await server.say("rows", "i~c_1:5", { conversation: "c_1", at: 5, rows: [row("3", "ab")], waiting: [], next: "3.0.0" });
     await server.say("changes", "i~c_1:6", { conversation: "c_1", at: 6, changes: [{ type: "grow", id: "3", offset: 2, text: "c" }] });
     const two = tab(hub);
     hub.hear(two.port, { type: "watch", conversation: "c_1" });
     await vi.advanceTimersByTimeAsync(1);
-    expect(two.frames().at(-1)).toMatchObject({ type: "rows", rows: [{ id: "3", text: "abc" }], more: true });
+    expect(two.frames().at(-1)).toMatchObject({ type: "rows", rows: [{ id: "3", text: "abc" }], next: "3.0.0" });
     expect(server.asked.length).toBe(1);
     hub.hear(one.port, { type: "bye" });
     hub.hear(two.port, { type: "bye" });
@@ -159,7 +159,7 @@ describe("the hub", () => {
     const one = tab(hub);
     hub.hear(one.port, { type: "watch", conversation: "c_1" });
     await vi.advanceTimersByTimeAsync(1);
-    await server.say("rows", "i~c_1:5", { conversation: "c_1", at: 5, rows: [row("3", "ab")], more: false });
+    await server.say("rows", "i~c_1:5", { conversation: "c_1", at: 5, rows: [row("3", "ab")], waiting: [], next: null });
     await server.say("changes", "i~c_1:6", { conversation: "c_1", at: 6, changes: [{ type: "grow", id: "3", offset: 9, text: "c" }] });
     expect(server.asked.at(-1)).toBe("i~c_1:");
     expect(one.frames().filter((each) => each.type === "changes")).toEqual([]);
@@ -172,7 +172,7 @@ describe("the hub", () => {
     const one = tab(hub);
     hub.hear(one.port, { type: "watch", conversation: "c_1" });
     await vi.advanceTimersByTimeAsync(1);
-    await server.say("rows", "i~c_1:5", { conversation: "c_1", at: 5, rows: [row("3", "ab")], more: false });
+    await server.say("rows", "i~c_1:5", { conversation: "c_1", at: 5, rows: [row("3", "ab")], waiting: [], next: null });
     hub.hear(one.port, { type: "watch", conversation: "c_2" });
     await vi.advanceTimersByTimeAsync(1);
     hub.hear(one.port, { type: "watch", conversation: "c_1" });

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { codePoints, Mismatch, rowOfHit, Rows } from "../src/rows";
-import type { Row } from "../src/types";
+import type { Row, RowPage } from "../src/types";
 
 const row = (id: string, place: number, fields: Partial<Row> = {}): Row => ({
   id,
@@ -10,17 +10,19 @@ const row = (id: string, place: number, fields: Partial<Row> = {}): Row => ({
   ...fields,
 });
 
+const page = (rows: Row[], more: boolean, waiting: Row[] = []): RowPage => ({ rows, waiting, next: more ? "1.-1.0" : null });
+
 describe("the rows of a conversation", () => {
   it("stand in the order of their keys, wherever they came", () => {
     const rows = new Rows();
-    rows.snapshot([row("b", 2), row("a", 1)], false);
+    rows.snapshot(page([row("b", 2), row("a", 1)], false));
     rows.apply([{ type: "put", row: row("c", 1, { key: [1, 1, 0] }) }]);
     expect(rows.order).toEqual(["a", "c", "b"]);
   });
 
   it("move when their key changes, as a queued message does when it is taken", () => {
     const rows = new Rows();
-    rows.snapshot([row("1", 2 ** 62, { state: "queued" }), row("2", 2)], false);
+    rows.snapshot(page([row("1", 2 ** 62, { state: "queued" }), row("2", 2)], false));
     expect(rows.order).toEqual(["2", "1"]);
     expect(rows.apply([{ type: "put", row: row("1", 1) }]).order).toBe(true);
     expect(rows.order).toEqual(["1", "2"]);
@@ -28,7 +30,7 @@ describe("the rows of a conversation", () => {
 
   it("grow at an offset counted in code points", () => {
     const rows = new Rows();
-    rows.snapshot([row("1", 1, { text: "🧷é" })], false);
+    rows.snapshot(page([row("1", 1, { text: "🧷é" })], false));
     rows.apply([{ type: "grow", id: "1", offset: 2, text: "👩‍🚀" }]);
     rows.apply([{ type: "grow", id: "1", offset: 5, text: "!" }]);
     expect(rows.byId.get("1")?.text).toBe("🧷é👩‍🚀!");
@@ -36,14 +38,14 @@ describe("the rows of a conversation", () => {
 
   it("refuse a text that does not go on where theirs ends", () => {
     const rows = new Rows();
-    rows.snapshot([row("1", 1, { text: "abc" })], false);
+    rows.snapshot(page([row("1", 1, { text: "abc" })], false));
     expect(() => rows.apply([{ type: "grow", id: "1", offset: 2, text: "x" }])).toThrow(Mismatch);
     expect(() => rows.apply([{ type: "grow", id: "9", offset: 0, text: "x" }])).toThrow(Mismatch);
   });
 
   it("count anew after a row was put", () => {
     const rows = new Rows();
-    rows.snapshot([row("1", 1, { text: "abc" })], false);
+    rows.snapshot(page([row("1", 1, { text: "abc" })], false));
     rows.apply([{ type: "grow", id: "1", offset: 3, text: "d" }, { type: "put", row: row("1", 1, { text: "x" }) }]);
     rows.apply([{ type: "grow", id: "1", offset: 1, text: "y" }]);
     expect(rows.byId.get("1")?.text).toBe("xy");
@@ -51,30 +53,43 @@ describe("the rows of a conversation", () => {
 
   it("keep what is newer when an older page comes", () => {
     const rows = new Rows();
-    rows.snapshot([row("3", 3, { text: "new" })], true);
-    rows.older([row("2", 2), row("3", 3, { text: "old" })], false);
+    rows.snapshot(page([row("3", 3, { text: "new" })], true));
+    rows.older(page([row("2", 2), row("3", 3, { text: "old" })], false));
     expect(rows.order).toEqual(["2", "3"]);
     expect(rows.byId.get("3")?.text).toBe("new");
-    expect(rows.more).toBe(false);
+    expect(rows.next).toBeNull();
   });
 
   it("leave a row out that stands above what is held", () => {
     const rows = new Rows();
-    rows.snapshot([row("5", 5)], true);
+    rows.snapshot(page([row("5", 5)], true));
     rows.apply([{ type: "put", row: row("1", 1) }]);
     expect(rows.order).toEqual(["5"]);
   });
 
+  it("hold what waits apart from the page, and give both on", () => {
+    const rows = new Rows();
+    const waits = row("2", 2 ** 62, { key: [2 ** 62, 0, 2], state: "queued" });
+    rows.snapshot(page([row("5", 5)], true, [waits]));
+    expect(rows.order).toEqual(["5", "2"]);
+    expect(rows.page).toEqual(page([row("5", 5)], true, [waits]));
+    rows.apply([{ type: "put", row: row("2", 7) }]); // a run takes it
+    expect(rows.order).toEqual(["5", "2"]);
+    expect(rows.waiting).toEqual([]);
+    rows.apply([{ type: "drop", id: "5" }, { type: "drop", id: "2" }, { type: "put", row: waits }]);
+    expect(rows.oldest).toBeUndefined(); // no page is asked for by what has no place
+  });
+
   it("drop, and say so", () => {
     const rows = new Rows();
-    rows.snapshot([row("1", 1), row("2", 2)], false);
+    rows.snapshot(page([row("1", 1), row("2", 2)], false));
     expect(rows.apply([{ type: "drop", id: "1" }])).toEqual({ ids: new Set(["1"]), order: true });
     expect(rows.order).toEqual(["2"]);
   });
 
   it("find the row of a search hit: the message itself, or the answer that was asked for before it", () => {
     const rows = new Rows();
-    rows.snapshot([row("1", 1), row("3", 3, { kind: "assistant" }), row("8", 8, { kind: "assistant" })], false);
+    rows.snapshot(page([row("1", 1), row("3", 3, { kind: "assistant" }), row("8", 8, { kind: "assistant" })], false));
     expect(rowOfHit(rows, 1, "user")).toBe("1");
     expect(rowOfHit(rows, 6, "assistant")).toBe("3");
     expect(rowOfHit(rows, 9, "partial")).toBe("8");

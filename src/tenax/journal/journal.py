@@ -283,6 +283,26 @@ class Journal:
         rows = self._query(conversation, "fact", place=low + _whole("seq", seq))
         return recorded(conversation, rows[0]) if rows else None
 
+    def waiting(self, conversation: str) -> list[Recorded]:
+        """The inputs that wait for a run, oldest first."""
+        low, high = bounds(self._num(conversation))
+        return [
+            recorded(conversation, row)
+            for row in self._query(conversation, "waiting_facts", low=low, high=high)
+        ]
+
+    def row_changes(self, conversation: str, *, after: int = 0, upto: int = ALL_SEQS) -> list[Recorded]:
+        """The events of a range that may change rows far above them: edits, late output, what is put back or forgotten."""
+        low, _ = bounds(self._num(conversation))
+        where = {"low": low + _whole("after", after), "high": low + _whole("upto", upto)}
+        return [recorded(conversation, row) for row in self._query(conversation, "row_changes", **where)]
+
+    def next_run(self, conversation: str, *, after: int) -> Recorded | None:
+        """The start of the first run after a seq."""
+        low, high = bounds(self._num(conversation))
+        rows = self._query(conversation, "next_run", low=low + _whole("after", after), high=high)
+        return recorded(conversation, rows[0]) if rows else None
+
     def conversations(
         self, *, archived: bool = False, after: tuple[int, int, int] | None = None, limit: int = 50
     ) -> list[Summary]:
@@ -326,6 +346,10 @@ class Journal:
         num = self._num(conversation)
         rows = self._store.query("run", num=num, run=run) if is_id(run) else []
         return RunState(*rows[0]) if rows else None
+
+    def has_late_output(self, conversation: str, first: int, last: int) -> bool:
+        """Whether output came late of a run that ended between these seqs."""
+        return bool(self._store.query("late_runs", num=self._num(conversation), first=first, last=last))
 
     def use_attempt(self, conversation: str, run: str, *, was: int) -> bool:
         """Count one more look for this run's output. False if another process counted first."""

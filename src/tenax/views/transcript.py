@@ -20,12 +20,15 @@ from tenax.views import steps_of
 if TYPE_CHECKING:
     from tenax.journal.base import Recorded
 
-__all__ = ["Change", "Drop", "Grow", "Put", "Row", "Transcript"]
+__all__ = ["WAITING", "Change", "Drop", "Grow", "Key", "Put", "Row", "Transcript"]
 
-_END = 1 << 62
+Key = tuple[int, int, int]
+WAITING = 1 << 62
+"""Stands in place of a seq in the key of an input that waits: it has no place yet, and is shown after everything."""
 _LONG_SECONDS = 90.0
 """Our own waits are shorter: a longer one is the provider's wish."""
 _UNDER_WAY = frozenset({"waiting", "asks", "approved", "running"})
+_OPEN = frozenset({"waiting", "asks", "approved", "running", "streaming", "retrying"})
 _ROLES = {"message.user": "user", "message.assistant": "assistant", "message.system": "system"}
 
 
@@ -38,7 +41,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     id: str
-    key: tuple[int, int, int]
+    key: Key
     kind: Literal["user", "assistant", "system", "tool", "marker", "notice", "summary", "memory", "files"]
     at: int
     text: str = ""
@@ -97,6 +100,9 @@ class Transcript:
     def __init__(self) -> None:
         self._rows: dict[str, Row] = {}
         self._run: str | None = None
+        self._started: set[str] = set()
+        self._asked = 0
+        """The request that has no answer yet."""
         self._requests: dict[int, tuple[str | None, str]] = {}
         """The run and the model of each request."""
         self._finished: dict[str, int] = {}
@@ -118,6 +124,21 @@ class Transcript:
     def rows(self) -> list[Row]:
         """All rows, in order."""
         return sorted(self._rows.values(), key=lambda row: row.key)
+
+    @property
+    def run(self) -> str | None:
+        """The run that is open."""
+        return self._run
+
+    @property
+    def settled(self) -> bool:
+        """Whether no later event of the open run changes a row that it has now."""
+        rows = (self._rows.get(name) for name in self._runs_rows.get(self._run or "", ()))
+        return self._run is None or not (self._asked or any(row.state in _OPEN for row in rows if row))
+
+    def knows_run(self, run: str) -> bool:
+        """Whether the start of a run was folded."""
+        return run in self._started
 
     def apply(self, recorded: Recorded) -> list[Change]:
         """Take one event in, and say what changes."""
@@ -160,7 +181,7 @@ class Transcript:
     def _message_user(self, recorded: Recorded, event: events.MessageUser) -> None:
         seq = recorded.seq
         state = ("steering" if event.how == "steer" else "queued") if event.ask else ""
-        key = (_END, 0, seq) if event.ask else (seq, 0, 0)
+        key = (WAITING, 0, seq) if event.ask else (seq, 0, 0)
         self._put(recorded, str(seq), kind="user", key=key, text=text_of(event.parts), state=state,
                   author=event.author or ("system" if event.system else ""), parts=_others(event.parts))  # fmt: skip
 
@@ -178,6 +199,7 @@ class Transcript:
 
     def _model_requested(self, recorded: Recorded, event: events.ModelRequested) -> None:
         self._requests[recorded.seq] = (recorded.run, event.model)
+        self._asked = recorded.seq
         self._take(recorded.seq, event.inputs)
         for name in self._runs_rows.get(recorded.run or "", ()):
             row = self._rows.get(name)
@@ -197,6 +219,7 @@ class Transcript:
             self._changes.append(Grow(name, event.offset, event.text))
 
     def _message_assistant(self, recorded: Recorded, event: events.MessageAssistant) -> None:
+        self._answered(event.request)
         place = event.request or recorded.seq
         thought = "\n".join(part.text for part in event.parts if isinstance(part, Reasoning))
         self._put(recorded, str(place), kind="assistant", key=(place, 0, 0), text=text_of(event.parts),
@@ -207,8 +230,14 @@ class Transcript:
                 self._put(recorded, f"{recorded.seq}:{part.id}", kind="tool", key=(place, 1, n), state="waiting",
                           run=recorded.run, name=part.name, arguments=part.arguments)  # fmt: skip
 
+    def _answered(self, request: int) -> None:
+        if request == self._asked:
+            self._asked = 0
+
     def _message_partial(self, recorded: Recorded, event: events.MessagePartial) -> None:
-        self._put(recorded, str(event.request), kind="assistant", key=(event.request, 0, 0), state="cut",
+        self._answered(event.request)
+        place = event.request or recorded.seq  # in a fork it belongs to no request
+        self._put(recorded, str(place), kind="assistant", key=(place, 0, 0), state="cut",
                   run=recorded.run, text=text_of(event.parts),
                   model=self._requests.get(event.request, (None, ""))[1])  # fmt: skip
 
@@ -244,6 +273,7 @@ class Transcript:
 
     def _run_started(self, recorded: Recorded, event: events.RunStarted) -> None:
         self._run = recorded.run
+        self._started.add(recorded.run or "")
         self._take(recorded.seq, event.inputs)
         if event.resumes is not None and recorded.run is not None:
             self._resumes[recorded.run] = event.resumes
@@ -273,6 +303,7 @@ class Transcript:
                 self._alter(row.id, state=before)
 
     def _model_failed(self, recorded: Recorded, event: events.ModelFailed) -> None:
+        self._answered(event.request)
         if event.wait is not None:
             long = (
                 f" It asks to wait for {event.wait / 60:.0f} minutes." if event.wait > _LONG_SECONDS else ""
@@ -288,7 +319,7 @@ class Transcript:
             if (row := self._rows.get(name)) is not None and row.late and row.key[1] < 0:
                 self._alter(name, key=(recorded.seq, -1, row.key[2]))
         if self._run == run:
-            self._run = None
+            self._run, self._asked = None, 0
         self._close_calls(run)
         self._alter(_files(self._first(run)), key=(recorded.seq, 2, 0), state="")
         states = {"failed": "failed", "cancelled": "stopped", "interrupted": "pending"}

@@ -12,12 +12,12 @@ from starlette.responses import Response
 from tenax.errors import InvalidInput
 from tenax.events import TEMPORARY
 from tenax.journal.base import Dedup
-from tenax.journal.place import ALL_SEQS
 from tenax.listing import Listed
 from tenax.parts import Text
 from tenax.rules import PATTERN_CHARS_MAX
 from tenax.runtime import Answer, How, Question, Runtime, Usage
 from tenax.tools.ask import WORDS_CHARS_MAX
+from tenax.views.pages import Page as RowPage
 from tenax.views.transcript import Row
 from tenax.web.api import Id, endpoint
 from tenax.web.attachments import Names
@@ -60,10 +60,16 @@ class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """A page of the transcript."""
+    """A page of the transcript. `next` is where the page above ends; the last page has the inputs that wait."""
 
     rows: list[Row]
-    more: bool
+    waiting: list[Row]
+    next: str | None
+
+    @classmethod
+    def of(cls, page: RowPage) -> Rows:
+        following = None if page.next is None else ".".join(map(str, page.next))
+        return cls(page.rows, page.waiting, following)
 
 
 class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -183,12 +189,10 @@ async def delete_conversation(runtime: Runtime, id: Id) -> None:  # noqa: A002
 
 
 @endpoint("GET", "/api/conversations/{id}/rows")
-async def older_rows(runtime: Runtime, id: Id, before: Seq | None = None, limit: Limit = 50) -> Rows:  # noqa: A002
-    """The last rows before a seq, or the last of all."""
-    rows = await runtime.transcript(id, before=before, limit=limit)
-    first = min((row.key[0] if row.key[0] <= ALL_SEQS else int(row.id) for row in rows), default=0)
-    more = bool(first and await runtime.journal.rows(id, before=first, limit=1))
-    return Rows(rows, more)
+async def list_rows(runtime: Runtime, id: Id, before: str | None = None, limit: Limit = 50) -> Rows:  # noqa: A002
+    """The last rows before a place in the transcript, which is `next` of the page below, or the last of all."""
+    place = place_in("transcript", before, tuple[Seq, _Number, _Number])
+    return Rows.of(await runtime.page(id, before=place, limit=limit))
 
 
 @endpoint("POST", "/api/conversations/{id}/messages", 202)

@@ -20,6 +20,7 @@ from tenax.errors import Gone, InvalidInput, NoSuchConversation
 from tenax.live import Live
 from tenax.runtime import Runtime
 from tenax.web.api import endpoint
+from tenax.web.conversations import Rows
 from tenax.web.house import House, device_of, house_of
 
 WATCHED_MAX: Final = 32
@@ -134,10 +135,8 @@ class _Feed:
         was, self._places[name] = self._places[name], live.at
         changes = live.since(was, self._incarnation)
         if changes is None:
-            rows, more = live.snapshot()
-            found.append(
-                self._frame("rows", {"conversation": name, "at": live.at, "rows": rows, "more": more})
-            )
+            page = msgspec.structs.asdict(Rows.of(live.snapshot()))
+            found.append(self._frame("rows", {"conversation": name, "at": live.at, **page}))
         elif changes:
             found.append(self._frame("changes", {"conversation": name, "at": live.at, "changes": changes}))
         if live.held != self._held.get(name, 0):

@@ -202,6 +202,19 @@ from heads h left join stretches s on s.num = h.stretch where h.conversation = :
 select place, first, role from events where place > :low and place < :high and dead = 0
 order by place desc limit :limit
 
+-- name: waiting_facts
+select place, kind, at, run, body, digest, 0 from events
+where place > :low and place <= :high and waiting = 1 and dead = 0 order by place
+
+-- name: row_changes
+select place, kind, at, run, body, digest, 0 from events where place > :low and place <= :high
+and kind in ('conversation.rewound', 'conversation.cleared', 'conversation.restored', 'content.erased', 'run.late',
+             'tool.late', 'run.recovered', 'memory.noted', 'files.changed') order by place
+
+-- name: next_run
+select place, kind, at, run, body, digest, 0 from events where place > :low and place <= :high and kind = 'run.started'
+order by place limit 1
+
 -- name: standing_facts
 select role, first, place, kind, at, run, body, digest, 0 from events
 where place > :low and place <= :high and dead = 0 order by place
@@ -244,6 +257,9 @@ from conversations c join heads h on h.conversation = c.num where c.num = :num
 
 -- name: run
 select started_seq, finished_seq, outcome, late, sealed_seq, attempts from runs where conversation = :num and run = :run
+
+-- name: late_runs
+select 1 from runs where conversation = :num and finished_seq between :first and :last and late > 0 limit 1
 
 -- name: use_attempt
 update runs set attempts = attempts + 1 where conversation = :num and run = :run and attempts = :was returning attempts

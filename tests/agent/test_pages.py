@@ -1,0 +1,316 @@
+"""Pages of a transcript, joined together, are the transcript."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tenax.errors import TenaxError
+from tenax.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    ContextKept,
+    ConversationCleared,
+    ConversationOpened,
+    ConversationRestored,
+    ConversationRewound,
+    Event,
+    FilesChanged,
+    MemoryNoted,
+    MessageAssistant,
+    MessagePartial,
+    MessageUser,
+    ModelFailed,
+    ModelRequested,
+    ReplyDelta,
+    RunFinished,
+    RunLate,
+    RunRecovered,
+    RunStarted,
+    ToolFinished,
+    ToolLate,
+    ToolStarted,
+)
+from tenax.journal import Journal
+from tenax.parts import Text, ToolCall
+from tenax.testing import memory
+from tenax.views.pages import fold_page
+from tenax.views.transcript import WAITING, Row, Transcript
+
+NAME = "c_talk"
+
+
+class Writer:
+    """Writes a random journal, as a runner and the people around it could have written it."""
+
+    def __init__(self, journal: Journal, draw: Callable[[int], int]) -> None:
+        self.journal = journal
+        self.draw = draw
+        self.run: str | None = None
+        self.runs: list[str] = []
+        self.late: dict[str, int] = {}
+        self.resumable: str | None = None
+        self.waiting: list[int] = []
+        self.steering: list[int] = []
+        self.request = 0
+        self.calls: list[tuple[int, str]] = []
+        self.done: list[tuple[int, str]] = []
+        self.over: list[tuple[int, str]] = []
+        """Calls of runs that ended."""
+        self.edits: list[int] = []
+        self.notes: list[int] = []
+        self.turns: list[str] = []
+        self.words = 0
+        self.add(ConversationOpened(journal.user or "", "s_1"))
+
+    def add(self, *events: Event, run: str | None = None) -> int:
+        return self.journal.append(NAME, events, run=run)[-1].seq
+
+    def text(self) -> str:
+        self.words += 1
+        return f"text {self.words}"
+
+    def pick(self, values: list[int] | list[str] | list[tuple[int, str]]) -> int:
+        return self.draw(len(values))
+
+    def step(self) -> None:
+        """One event of some kind. What the journal refuses is not written."""
+        steps = [
+            self.say, self.say, self.tell, self.start, self.start, self.ask, self.ask, self.answer, self.answer,
+            self.tool, self.tool, self.finish, self.fail, self.note, self.files, self.come_late, self.undo, self.restore,
+            self.erase,
+        ]  # fmt: skip
+        try:
+            steps[self.draw(len(steps))]()
+        except TenaxError:
+            return
+
+    def say(self) -> None:
+        how = ("queue", "steer")[self.draw(2)]
+        seq = self.add(MessageUser([Text(self.text())], ask=True, how=how))  # type: ignore[arg-type]
+        (self.steering if how == "steer" else self.waiting).append(seq)
+
+    def tell(self) -> None:
+        self.add((MessageUser([Text(self.text())]), ContextKept(self.text(), 1))[self.draw(2)])
+
+    def start(self) -> None:
+        """A run takes the first input that waits, or goes on with the one that was interrupted."""
+        inputs = self.waiting or self.steering
+        if self.run is not None or not (inputs or self.resumable):
+            return
+        name = f"r{len(self.runs)}"
+        taken = inputs[:1]
+        resumes = self.resumable if self.draw(3) else None
+        self.add(RunStarted([] if resumes else taken, resumes, int(resumes is not None)), run=name)
+        if not resumes:
+            del inputs[:1]
+        self.run, self.resumable, self.calls = name, None, []
+        self.runs.append(name)
+
+    def ask(self) -> None:
+        if self.run is None or self.request or self.calls:
+            return
+        head = self.journal.head(NAME).head
+        self.request = self.add(ModelRequested(head, "", "m", 1.0, self.steering), run=self.run)
+        self.steering = []
+        if self.draw(2):
+            self.add(ReplyDelta(self.request, 0, "some"))
+
+    def answer(self) -> None:
+        if not self.request:
+            return
+        calls = [ToolCall(f"k{n}", "clock", "{}") for n in range(self.draw(3))]
+        seq = self.add(MessageAssistant([Text(self.text()), *calls], self.request), run=self.run)
+        self.request, self.calls = 0, [(seq, call.id) for call in calls]
+
+    def tool(self) -> None:
+        """The next step of the first call that is open."""
+        if not self.calls:
+            return
+        message, call = self.calls[0]
+        what = self.draw(4)
+        if what == 0:
+            asked = ApprovalAsked(message, call, "clock", "{}", "time")
+            self.add(asked, ApprovalAnswered(message, call, "once"), run=self.run)
+        elif what == 1:
+            self.add(ToolStarted(message, call, "clock", "once", 1.0), run=self.run)
+        else:
+            self.add(ToolFinished(message, call, "done", self.text()), run=self.run)
+            self.done.append(self.calls.pop(0))
+
+    def finish(self) -> None:
+        if self.run is None:
+            return
+        outcome = ("completed", "completed", "interrupted", "interrupted", "cancelled")[self.draw(5)]
+        events: list[Event] = [MessagePartial([Text(self.text())], self.request)] if self.request else []
+        self.add(*events, RunFinished(outcome, "why"), run=self.run)  # type: ignore[arg-type]
+        self.resumable = self.run if outcome == "interrupted" else None
+        self.run, self.request, self.calls = None, 0, []
+        self.over += self.done
+        self.done = []
+
+    def fail(self) -> None:
+        if self.request:
+            self.add(ModelFailed(self.request, "overloaded", self.text(), 1.0), run=self.run)
+            self.request = 0
+
+    def note(self) -> None:
+        if self.notes and self.draw(2):
+            self.add(MemoryNoted("f", 2, "undone", of=self.notes[self.pick(self.notes)]))
+        else:
+            self.notes.append(self.add(MemoryNoted("f", 1, "added", self.text())))
+
+    def files(self) -> None:
+        """A run changes files, one that ended is told to have, or a turn is put back."""
+        run = self.run if self.run and self.draw(3) else None
+        if run is None and self.turns and self.draw(2):
+            undone = self.turns[self.pick(self.turns)]
+            self.turns.append(str(self.add(FilesChanged(0, "", [], 1, undoes=undone))))
+        elif run or self.runs:
+            run = run or self.runs[self.pick(self.runs)]
+            self.add(FilesChanged(0, "", [], self.draw(3)), run=run)
+            self.turns.append(run)
+
+    def come_late(self) -> None:
+        if not self.runs:
+            return
+        run = self.runs[self.pick(self.runs)]
+        what = self.draw(4)
+        if what == 0:
+            self.add(RunRecovered(("recovered", "neutral")[self.draw(2)]), run=run)
+        elif what == 1 and self.over:
+            message, call = self.over[self.pick(self.over)]
+            self.add(ToolLate(message, call, "done", self.text()), run=run)
+        else:
+            index = self.late.get(run, 0)
+            self.late[run] = index + 1
+            kind = ("token", "tool", "tool_complete")[self.draw(3)]
+            self.add(RunLate(index, kind, {"text": self.text(), "name": "clock"}), run=run)  # type: ignore[arg-type]
+
+    def undo(self) -> None:
+        head = self.journal.head(NAME).head
+        clear = self.draw(4) == 0
+        edit = ConversationCleared() if clear else ConversationRewound(1 + self.draw(head))
+        seq = self.add(edit)
+        self.edits.append(seq)
+        self._stand()
+
+    def restore(self) -> None:
+        if self.edits:
+            self.add(ConversationRestored(self.edits[self.pick(self.edits)]))
+            self._stand()
+
+    def erase(self) -> None:
+        rows = self.journal.rows(NAME)
+        if rows:
+            self.journal.erase(NAME, [rows[self.draw(len(rows))].last], by="me")
+
+    def _stand(self) -> None:
+        """After an edit no run is gone on with, and what waits is what the journal says."""
+        self.resumable = None
+        found = self.journal.waiting(NAME)
+        steers = [each.seq for each in found if getattr(each.event, "how", "") == "steer"]
+        self.steering, self.waiting = steers, [each.seq for each in found if each.seq not in steers]
+
+
+def whole(journal: Journal) -> list[Row]:
+    shown = Transcript()
+    for each in journal.read(NAME, limit=10_000):
+        shown.apply(each)
+    return shown.rows
+
+
+def joined(journal: Journal, limit: int) -> list[Row]:
+    """All pages, from the last one upwards, joined."""
+    page = fold_page(journal, NAME, None, limit).page(limit)
+    rows = [*page.rows, *page.waiting]
+    while page.next is not None:
+        assert len(page.rows) == limit
+        page = fold_page(journal, NAME, page.next, limit).page(limit)
+        assert page.waiting == []
+        rows[:0] = page.rows
+    return rows
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data(), st.integers(10, 150), st.integers(1, 12))
+def test_pages_joined_are_the_whole_transcript(data: st.DataObject, steps: int, limit: int) -> None:
+    """Queued, steered, late, resumed, undone and erased parts stand on exactly one page, as in a fold of everything."""
+    seed = data.draw(st.randoms(use_true_random=False))
+    with memory() as journal:
+        writer = Writer(journal, seed.randrange)
+        for _ in range(steps):
+            writer.step()
+        rows = whole(journal)
+        assert len({row.key for row in rows}) == len(
+            rows
+        )  # one total order: a page can be cut between any two
+        assert joined(journal, limit) == rows
+
+
+def test_every_first_page_carries_all_inputs_that_wait() -> None:
+    """However many came after them, and wherever they were stored."""
+    with memory() as journal:
+        writer = Writer(journal, lambda _count: 0)
+        writer.say()
+        writer.start()
+        writer.ask()
+        waiting = [writer.add(MessageUser([Text("later")], ask=True)) for _ in range(7)]
+        for _ in range(40):
+            writer.tell()
+        page = fold_page(journal, NAME, None, 5).page(5)
+        assert [int(row.id) for row in page.waiting] == waiting
+        assert all(row.key[0] == WAITING for row in page.waiting)
+        assert len(page.rows) == 5
+        assert joined(journal, 5) == whole(journal)
+
+
+_ELSEWHERE = {
+    "content.erased",
+    "conversation.cleared",
+    "conversation.restored",
+    "conversation.rewound",
+    "run.late",
+}
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.randoms(use_true_random=False), st.integers(10, 100), st.integers(1, 12))
+def test_a_page_that_is_followed_is_the_page_that_is_opened_later(
+    seed: Random, steps: int, limit: int
+) -> None:
+    """Who watches sees what a reload shows, as long as nothing changes what stands above."""
+    with memory() as journal:
+        writer = Writer(journal, seed.randrange)
+        for _ in range(steps):
+            writer.step()
+        folded = fold_page(journal, NAME, None, limit)
+        for _ in range(steps):
+            writer.step()
+            for each in journal.read(NAME, after=folded.head):
+                resumes = each.event.resumes if isinstance(each.event, RunStarted) else None
+                if each.kind in _ELSEWHERE or (resumes and not folded.shown.knows_run(resumes)):
+                    return
+                folded.shown.apply(each)
+                folded.head = each.seq
+            opened = fold_page(journal, NAME, None, limit).page(limit)
+            assert folded.page(limit) == opened
+
+
+def test_cut_off_answers_keep_their_place_in_a_fork() -> None:
+    """Each stands under its message, though the request that it belonged to stayed behind."""
+    with memory() as journal:
+        writer = Writer(journal, lambda _count: 0)
+        for n in range(2):
+            seq = writer.add(MessageUser([Text(f"question {n}")], ask=True))
+            writer.add(RunStarted([seq]), run=f"r{n}")
+            request = writer.add(ModelRequested(seq, "", "m", 1.0, []), run=f"r{n}")
+            cut = MessagePartial([Text(f"half an answer {n}")], request)
+            writer.add(cut, RunFinished("interrupted", "why"), run=f"r{n}")
+        fork = journal.fork(NAME)
+        page = fold_page(journal, fork, None, 10).page(10)
+    expected = ["question 0", "half an answer 0", "question 1", "half an answer 1"]
+    assert [row.text for row in page.rows] == expected
