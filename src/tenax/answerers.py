@@ -23,6 +23,7 @@ from tenax.agent.tour import TOUR, tour_model
 from tenax.config import Config, ModelSettings, secrets
 from tenax.errors import ConfigError
 from tenax.events import DELEGATE
+from tenax.folders import folder_of
 from tenax.journal import LOCAL_USER
 from tenax.journal.aio import AsyncJournal
 from tenax.models import Model, connect
@@ -68,11 +69,15 @@ class Answerers:
         self.config = config
         self.owner = journal.user == LOCAL_USER
         self.rules = Rules(config, allows=self.owner)
-        self.mcp = McpServers(config.tools_folder, config.places.state / "mcp", self._other_tools)
+        self.folder = folder_of(config, journal.user or "")
+        """Where the tools of this user work, as long as this lasts: another `tools.folder` holds from the next start on."""
+        self.mcp = McpServers(self.folder, config.places.state / "mcp", self._other_tools)
         """The servers whose tools are offered beside our own. They are the owner's, and nobody else's."""
         self.readers = Readers(journal, config, self._reviewer, self._made_anew)
         self._redact = Redact(lambda: secrets(self.config))
-        traces, sandbox = config.places.data / "background", Sandbox(own_files(config))
+        # The folder of the owner may lie where every command sees the programs of the system.
+        hidden = [*own_files(config), *([] if self.owner else [config.tools_folder])]
+        traces, sandbox = config.places.data / "background", Sandbox(hidden)
         self.background = Background(sandbox, ended, traces, journal.user or "", self._redact)
         self._journal = journal
         self._offers = offers
@@ -81,7 +86,7 @@ class Answerers:
         self._context_files = context_files
         self._skills = Skills(
             config.places.data / "skills" if self.owner else None,
-            config.tools_folder if context_files else None,
+            self.folder if context_files else None,
         )
         self._whole: Agent | None = None
         self._apart: dict[str, Agent] = {}
@@ -215,8 +220,8 @@ class Answerers:
 
     def _instructions(self) -> str:
         """What files want whoever answers to know. It is read when a stretch begins."""
-        folder, personal = self.config.tools_folder, self.config.places.config / "AGENTS.md"
-        read = partial(instructions, folder, personal, Path.home(), owner=self.owner)
+        personal = self.config.places.config / "AGENTS.md"
+        read = partial(instructions, self.folder, personal, Path.home(), owner=self.owner)
         return "\n\n".join(filter(None, [read() if self._context_files else "", self._skills.told()]))
 
     # -- what its model is good for --------------------------------------------------------------------------

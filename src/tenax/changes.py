@@ -82,6 +82,8 @@ class _Turn:
     def __init__(self, name: str, at: int) -> None:
         self.name, self.at = name, at
         self.runs: set[str | None] = set()
+        self.places: set[str] = set()
+        """Where its runs worked, as `RunStarted` says it."""
         self.events: list[FilesChanged] = []
         self.undone = False
 
@@ -317,6 +319,7 @@ class Changes:
         turn = await self._named(conversation, name)
         if (await self._journal.head(conversation)).run in turn.runs:
             raise Refused("This turn is not over yet.", hint="Stop it first.")
+        await self._refuse_elsewhere(conversation, turn)
         net = turn.net()
         done, left = [], {}
         key = self._journal.ids.run()
@@ -338,6 +341,20 @@ class Changes:
             watch.stored()
         return PutBack(done, left)
 
+    async def _refuse_elsewhere(self, conversation: str, turn: _Turn) -> None:
+        """Files are put back only in the folder in which they were changed.
+
+        What was put back has no run: it was done where the turn worked that it undid.
+        """
+        while turn.events and turn.events[0].undoes:
+            turn = await self._named(conversation, turn.events[0].undoes)
+        folders = {place.partition(":")[2] for place in turn.places}
+        if folders != {str(self._folder)}:
+            raise Refused(
+                "This turn worked in another folder, so it cannot be put back here.",
+                hint="Look at what it changed, and change the files by hand.",
+            )
+
 
 def _let_go(left: Iterable[Taken]) -> None:
     for taken in left:
@@ -347,9 +364,11 @@ def _let_go(left: Iterable[Taken]) -> None:
 def _folded(events: Iterable[Recorded]) -> dict[str, _Turn]:
     turns: dict[str, _Turn] = {}
     of: dict[str | None, str] = {}
+    places: dict[str, str] = {}
     for each in events:
         match each.event:
-            case RunStarted(resumes=resumes) if each.run is not None:
+            case RunStarted(resumes=resumes, place=place) if each.run is not None:
+                places[each.run] = place
                 of[each.run] = of.get(resumes, each.run) if resumes is not None else each.run
             case FilesChanged(undoes=undoes) as event:
                 name = str(each.seq) if undoes else of.get(each.run, each.run or "")
@@ -359,6 +378,8 @@ def _folded(events: Iterable[Recorded]) -> dict[str, _Turn]:
     for run, name in of.items():
         if name in turns:
             turns[name].runs.add(run)
+            if run is not None:
+                turns[name].places.add(places[run])
     return turns
 
 

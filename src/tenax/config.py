@@ -165,6 +165,16 @@ class Places:
         """How far PostgreSQL stores had come, as this host saw it. A SQLite store has its own beside it."""
         return self.data / "witness"
 
+    @property
+    def users(self) -> Path:
+        """Holds the folders of users who are not the owner (`folders.py`)."""
+        return self.data / "users"
+
+    @property
+    def snapshots(self) -> Path:
+        """Holds what files were before a call changed them (`tools/snapshot.py`)."""
+        return self.data / "files"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
@@ -352,6 +362,12 @@ def _tools_folder(given: str | None, places: Places, env: Mapping[str, str], pro
             raise ConfigError(
                 f"tools.folder is {folder}, which holds Tenax's own files: its settings, keys and store.",
                 hint="Choose a folder that does not, such as one inside it.",
+            )
+        private = [os.path.realpath(each) for each in (places.users, places.snapshots)]
+        if any(Path(os.path.realpath(folder)).is_relative_to(each) for each in private):
+            raise ConfigError(
+                f"tools.folder is {folder}, where Tenax keeps the files of other users and its snapshots.",
+                hint=f"Choose a folder elsewhere, such as {places.data / 'work'}.",
             )
         return folder
     home = Path(env.get("HOME", ""))

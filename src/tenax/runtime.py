@@ -163,14 +163,13 @@ class Runtime:
         self.list = LiveList(self.journal)
         self.attachments = Attachments(self.journal)
         self._held = Held(self.journal, config.places.data / "spool", self._on_held(on_held))
-        self._changes = Changes(
-            self.journal, config.tools_folder, config.places.data / "files", own_files(config)
-        )
+        folder = self._answerers.folder
+        self._changes = Changes(self.journal, folder, config.places.snapshots, own_files(config))
         self._compactor = Compactor(self._sync, self._readers.must_keep, self._readers.compacted)
         self.lanes = Lanes(
             self.journal,
             self._answerers.of,
-            Policy(config.tools_folder, config.resume, asks=asks),
+            Policy(folder, config.resume, asks=asks),
             self._held,
             self._compactor.make_room,
             self._answered,
@@ -496,7 +495,7 @@ class Runtime:
         return Question(asked.message, asked.call, here, always)
 
     def _call(self, conversation: str, message: int = 0, call: str = "") -> Call:
-        return Call(self._sync.user or "", conversation, message, call, self.config.tools_folder)
+        return Call(self._sync.user or "", conversation, message, call, self._answerers.folder)
 
     async def answer(
         self,

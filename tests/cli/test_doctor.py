@@ -13,7 +13,9 @@ import tenax
 from tenax.cli import doctor
 from tenax.cli import tenax as command
 from tenax.cli.frame import run
+from tenax.config import load
 from tenax.events import ConversationOpened, MessageUser
+from tenax.folders import folder_of
 from tenax.journal.schema import SCHEMA_VERSION
 from tenax.parts import Text
 from tests.support.bubblewrap import find_bwrap
@@ -59,6 +61,15 @@ def test_without_a_store_it_says_so_and_makes_none(home: Path, said: Said) -> No
     assert out.endswith("There is no store yet; it is made with the first conversation.\n")
     assert err == ""
     assert list(home.iterdir()) == []
+
+
+def test_it_lists_the_folders_of_other_users(home: Path, said: Said) -> None:
+    """One that is made; their names as they are called."""
+    folder = folder_of(load({"TENAX_HOME": str(home)}), "Bob")
+    assert run(command, ["doctor"]) == 0
+    assert f"folder       {home}/work\nfolder       {folder} (of the user Bob)\n" in said()[0]
+    assert run(command, ["doctor", "--json"]) == 0
+    assert msgspec.json.decode(said()[0])["places"]["users"] == {"Bob": str(folder)}
 
 
 def test_it_says_whether_commands_run_in_a_sandbox(

@@ -16,7 +16,8 @@ from tenax.cli.skills import broken
 from tenax.clock import Clock, rfc3339
 from tenax.config import Config, shown
 from tenax.errors import TenaxError
-from tenax.journal import Journal, exists
+from tenax.folders import folder_of, folders_of_users
+from tenax.journal import LOCAL_USER, Journal, exists
 from tenax.journal import open as open_journal
 from tenax.journal.base import Instance
 from tenax.journal.check import Problem, Progress, Report, engine_of, verify
@@ -49,7 +50,9 @@ class Places(msgspec.Struct, frozen=True):
     state: str
     store: str
     folder: str
-    """Where tools work."""
+    """Where the tools of the owner work."""
+    users: dict[str, str]
+    """Where those of other users work, by name."""
 
 
 class Store(msgspec.Struct, frozen=True):
@@ -102,7 +105,8 @@ def examine(config: Config, *, accept: bool, as_json: bool) -> int:
             data=str(config.places.data),
             state=str(config.places.state),
             store=shown(config.store_url),
-            folder=str(config.tools_folder),
+            folder=str(folder_of(config, LOCAL_USER)),
+            users={name: str(folder) for name, folder in folders_of_users(config).items()},
         ),
         locked=dict(config.locked),
         sandbox=Sandbox().why_not(),
@@ -176,7 +180,9 @@ def _show_places(config: Config, findings: Findings) -> None:
     _pair("data", str(config.places.data))
     _pair("state", str(config.places.state))
     _pair("store", f"{shown(config.store_url)}{locked}")
-    _pair("folder", str(config.tools_folder))
+    _pair("folder", findings.places.folder)
+    for user, folder in findings.places.users.items():
+        _pair("folder", f"{folder} (of the user {user})")
     without = f"{findings.sandbox} Every command of the shell is asked for."
     _pair("sandbox", without if findings.sandbox else "bubblewrap")
     for folder, problem in findings.skills.items():

@@ -1,0 +1,84 @@
+"""Where tools work: the owner's folder is the one of the settings, every other user has one of their own."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tenax.config import Config, load
+from tenax.errors import CannotOpen, ConfigError
+from tenax.folders import folder_of, folders_of_users
+from tenax.journal import LOCAL_USER
+
+ODD_NAMES = (
+    "bob", "Bob", "BOB", "b%6Fb", ".", "..", "...", ".bob", "bob.", "a/b", "a%2Fb", "../work", "/etc", "files", "users",
+    "ada@example.org", "Zo\u00eb", "Zoe\u0308", "\u732b" * 100, "x" * 200, f"{'x' * 199}y", "local ", "-rf", "*", "a\\b",
+)  # fmt: skip
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return load({"TENAX_HOME": str(tmp_path / "home")})
+
+
+def test_the_owner_keeps_the_folder_of_the_settings_and_nothing_is_made(config: Config) -> None:
+    """It is made by whoever first writes in it, as ever."""
+    assert folder_of(config, LOCAL_USER) == config.tools_folder
+    assert not config.places.data.exists()
+    assert folders_of_users(config) == {}
+
+
+def test_every_other_user_has_a_folder_that_nobody_else_can_look_into(config: Config) -> None:
+    """Whatever the mask of the process is, on the way to it too; asking again changes nothing."""
+    before = os.umask(0)
+    try:
+        folder = folder_of(config, "bob")
+    finally:
+        os.umask(before)
+    assert folder == config.places.data / "users" / "bob" / "files"
+    for place in (folder, folder.parent, config.places.users):
+        assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    (folder / "note").write_text("x")
+    assert folder_of(config, "bob") == folder
+    assert (folder / "note").read_text() == "x"
+    assert folders_of_users(config) == {"bob": folder}
+
+
+def test_no_two_users_share_a_folder_and_no_name_leads_out(config: Config) -> None:
+    """Also where a file system does not tell small letters from large ones, or one spelling of a letter from another."""
+    folders = [folder_of(config, name) for name in ODD_NAMES]
+    assert len({str(folder).casefold() for folder in folders}) == len(ODD_NAMES)
+    for folder in folders:
+        assert folder.parent.parent == config.places.users
+        assert folder.resolve() == config.places.users.resolve() / folder.parent.name / "files"
+        assert str(folder).isascii()
+    shorter = [name for name in ODD_NAMES if len(name.encode()) < 60]
+    assert {name: folders_of_users(config).get(name) for name in shorter} == {
+        name: folder_of(config, name) for name in shorter
+    }
+
+
+def test_a_folder_that_cannot_be_made_is_told(config: Config) -> None:
+    """In a sentence, with what to do."""
+    config.places.data.mkdir()
+    config.places.users.write_text("in the way")
+    with pytest.raises(CannotOpen, match=r"users/bob/files cannot be made: .+\.$") as caught:
+        folder_of(config, "bob")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("inside", ["users", "users/bob/files", "files", "files/0123", "link/bob/files"])
+def test_the_owner_cannot_work_where_others_do(tmp_path: Path, inside: str) -> None:
+    """Nor in the snapshots, nor by a link; the error names a folder that will do."""
+    home = tmp_path / "home"
+    (home / "users").mkdir(parents=True)
+    (home / "link").symlink_to(home / "users")
+    (home / "config.toml").write_text(f'[tools]\nfolder = "{home / inside}"\n')
+    with pytest.raises(ConfigError, match="the files of other users") as caught:
+        load({"TENAX_HOME": str(home)})
+    assert str(home / "work") in (caught.value.hint or "")
+    (home / "config.toml").write_text(f'[tools]\nfolder = "{home / "work"}"\n')
+    assert load({"TENAX_HOME": str(home)}).tools_folder == home / "work"
