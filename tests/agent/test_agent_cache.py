@@ -126,7 +126,8 @@ def test_a_rebaseline_for_another_session_leaves_the_snapshot_alone(make: Callab
     """After a turn in B, what A holds is still compared with what was seen of A."""
     cache = make()
     cache.put(KEY, object(), "A")
-    cache.db.append_message("A", role="user", content="unseen")
+    for session in ("A", "B"):  # both stand at the same revision now
+        cache.db.append_message(session, role="user", content="unseen")
     cache.rebaseline(KEY, "B")
     assert isinstance(cache.look(KEY, "A"), Stale)
     cache.rebaseline(KEY, "A")
