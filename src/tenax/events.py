@@ -549,10 +549,17 @@ _NUL_IN_JSON = b"\\u0000"
 
 
 def encode(event: Event) -> bytes:
-    """The body's bytes, checked against the kind's schema. Raises InvalidInput; stores nothing."""
-    if type(event) is not KINDS.get(getattr(event, "kind", "")):
+    """The body's bytes, checked: they decode to the same event. Raises InvalidInput; stores nothing.
+
+    A tuple is stored, and comes back, as a list. Nothing else may change on the way.
+    """
+    kind = getattr(event, "kind", "")
+    if not isinstance(kind, str) or type(event) is not KINDS.get(kind):
         raise UnknownKind(f"{type(event).__name__} is not an event of this version of Tenax.")
-    body = _encode_text(event)
+    try:
+        event, body = _encode_text(event)
+    except (AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidInput(f"This {kind} holds something that is not JSON: {error}.") from error
     if len(body) > BODY_BYTES_MAX and isinstance(event, MessageUser):
         raise TooLarge(
             f"This message is too long: it has {len(body):,} bytes, and may have {BODY_BYTES_MAX:,}.",
@@ -564,9 +571,15 @@ def encode(event: Event) -> bytes:
             hint="store it as a blob and name the blob",
         )
     try:
-        _DECODERS[event.kind].decode(body)
-    except msgspec.ValidationError as error:
+        decoded = _DECODERS[event.kind].decode(body)
+        changed = () if decoded == event else _changed(decoded, event)
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidInput(f"This {event.kind} does not fit its schema: {error}.") from error
+    if changed:
+        raise InvalidInput(
+            f"This {event.kind} would be stored changed: JSON cannot hold its {' and '.join(changed)}.",
+            hint="use text, finite numbers, true, false, none, lists, and mappings whose keys are text",
+        )
     return body
 
 
@@ -581,21 +594,38 @@ def decode(kind: str, body: bytes | None) -> Event | Unknown:
         raise StoreDamaged(f"A stored {kind} cannot be read: {error}.", hint="run: tenax doctor") from error
 
 
-def _encode_text(event: Event) -> bytes:
+def _changed(decoded: Event, event: Event) -> list[str]:
+    """The fields that came back as something else."""
+    names = event.__struct_fields__
+    return [name for name in names if getattr(decoded, name) != _with_lists(getattr(event, name))]
+
+
+def _with_lists(value: Any) -> Any:  # noqa: ANN401  (JSON of any shape)
+    """The same with every tuple as a list."""
+    if isinstance(value, list | tuple):
+        return [_with_lists(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _with_lists(item) for key, item in value.items()}
+    if isinstance(value, msgspec.Struct):
+        return type(value)(*(_with_lists(getattr(value, name)) for name in value.__struct_fields__))
+    return value
+
+
+def _encode_text(event: Event) -> tuple[Event, bytes]:
+    """The event as it is stored, and its bytes."""
     try:
         body = _encode(event)
         if _NUL_IN_JSON not in body or not _bad_text(msgspec.to_builtins(event)):
-            return body
+            return event, body
     except UnicodeEncodeError:
         pass
-    except (TypeError, OverflowError, RecursionError) as error:
-        raise InvalidInput(f"This {event.kind} holds something that is not JSON: {error}.") from error
     if event.person:
         raise InvalidInput(
             "The text holds a NUL or half of a surrogate pair, which is no text.",
             hint="remove the invalid characters and send it again",
         )
-    return _encode(_repaired(event))
+    repaired = _repaired(event)
+    return repaired, _encode(repaired)
 
 
 def _repaired(event: Event) -> Event:
@@ -607,7 +637,7 @@ def _repaired(event: Event) -> Event:
 def _repair(value: Any) -> Any:  # noqa: ANN401  (JSON of any shape)
     if isinstance(value, str):
         return NO_TEXT.sub("\ufffd", value)
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_repair(each) for each in value]
     if isinstance(value, dict):
         return {_repair(key): _repair(each) for key, each in value.items()}
@@ -621,4 +651,4 @@ def _bad_text(value: Any) -> bool:  # noqa: ANN401  (JSON of any shape)
         return NO_TEXT.search(value) is not None
     if isinstance(value, dict):
         return any(_bad_text(key) or _bad_text(each) for key, each in value.items())
-    return isinstance(value, list) and any(map(_bad_text, value))
+    return isinstance(value, list | tuple) and any(map(_bad_text, value))

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from tenax.arguments import checked
 from tenax.errors import (
     DedupReused,
     HeadMoved,
@@ -264,6 +265,7 @@ def _events(journal: Journal, conversation: str, after: int, upto: int = ALL_SEQ
         after = page[-1].seq
 
 
+@checked
 def repair(db: Any, session_id: str, run_id: str) -> dict[str, Any]:  # noqa: ANN401  (a SessionDB)
     """End a run whose owner is gone, and say what its marker says. Repairing it again changes nothing.
 

@@ -26,6 +26,7 @@ from tenax.agent.loop import Agent, Limits, Rendered
 from tenax.agent.titles import give_title
 from tenax.agent.tour import TOUR
 from tenax.answerers import Answerers, own_files
+from tenax.arguments import checked
 from tenax.attachments import COUNT_MAX, Attachments
 from tenax.changes import Changes, PutBack, TurnChanges
 from tenax.config import Config
@@ -119,6 +120,7 @@ class Question(msgspec.Struct, frozen=True):
     """Patterns of rules that would allow it for good. Empty where it asks every time, or for who makes no rules here."""
 
 
+@checked
 class Runtime:
     """One user's conversations, answered here. Use it as `async with Runtime(config) as runtime`.
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from tenax import journal as journals
+from tenax.arguments import checked
 from tenax.errors import (
     ConversationExists,
     Gone,
@@ -96,6 +98,7 @@ class Superseded(msgspec.Struct, frozen=True):
     by: str | None
 
 
+@partial(checked, but=("get_session", "children"))  # what can be no name finds nothing
 class SessionDB:
     """One user's sessions in a store. Safe to use from any thread."""
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
+from tenax.arguments import checked
 from tenax.errors import CursorMoved, Gone, InvalidInput, LeaseLost, NoSuchConversation, RunConflict, TooLarge
 from tenax.events import (
     ApprovalAnswered,
@@ -130,6 +132,7 @@ class Place:
         return True
 
 
+@partial(checked, but=("append", "prepare", "stretch", "children", "run", "get_blob", "holder"))
 class Journal:
     """One user's conversations in one store. Safe to use from any thread."""
 

@@ -7,7 +7,7 @@ Every refusal is found here, by reading, so a refused append has written nothing
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
@@ -53,7 +53,7 @@ from tenax.journal.place import SEQ_BITS
 from tenax.parts import blobs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from tenax.clock import Clock, Ids
 
@@ -153,6 +153,13 @@ class Append(msgspec.Struct, eq=False):
         check_id("conversation", conversation)
         if run is not None:
             check_id("run", run)
+        if (
+            not isinstance(events, Sequence)
+            or (expect is not None and not isinstance(expect, Expect))
+            or (lease is not None and not isinstance(lease, Lease))
+            or (dedup is not None and not isinstance(dedup, Dedup))
+        ):
+            raise InvalidInput("An append takes a list of events, and maybe an Expect, a Lease and a Dedup.")
         if dedup is not None:
             check_id("dedup source", dedup.source)
             check_id("dedup id", dedup.id)

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from tenax.errors import OutcomeUnknown, SchemaTooNew, StoreDamaged, StoreError, StoreIncomplete, TenaxError
+from tenax.errors import (
+    InvalidInput,
+    OutcomeUnknown,
+    SchemaTooNew,
+    StoreDamaged,
+    StoreError,
+    StoreIncomplete,
+    TenaxError,
+)
 from tenax.events import PARTIALS, ConversationOpened, Event, Unknown, decode
 from tenax.journal.base import Recorded
 from tenax.journal.derived import Derived
@@ -338,6 +346,10 @@ class Store(abc.ABC):
         while True:
             try:
                 return attempt()
+            except (UnicodeEncodeError, OverflowError) as error:
+                raise InvalidInput(
+                    "The store cannot hold a number of more than 64 bits, or half of a surrogate pair."
+                ) from error
             except Trouble as trouble:
                 if trouble.lasting or self.clock.monotonic() + pause > deadline:
                     raise trouble.error from trouble

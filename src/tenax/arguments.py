@@ -1,0 +1,149 @@
+"""Check the arguments of public calls against their annotations, at run time.
+
+A wrong type is refused by name before anything is done. It does not show up later as a row that cannot be read again.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections.abc
+import functools
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal, TypeVar, cast
+
+from tenax.errors import InvalidInput
+from tenax.events import Event
+
+__all__ = ["checked"]
+
+T = TypeVar("T")
+Check = Callable[[Any], bool]
+_MANY = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+_PLACED = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+
+
+def checked(target: T, *, but: Collection[str] = ()) -> T:
+    """Check the arguments of a function, or of every public method of a class. A wrong type raises InvalidInput.
+
+    `but`: methods that look at their arguments themselves.
+    """
+    if not isinstance(target, type):
+        return cast("T", _checked(cast("Callable[..., Any]", target)))
+    for name, method in list(vars(target).items()):
+        if inspect.isfunction(method) and not name.startswith("_") and name not in but:
+            setattr(target, name, _checked(method))
+    return target
+
+
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    checks = _Checks(function)
+
+    @functools.wraps(function)
+    def call(*args: object, **kwargs: object) -> Any:  # noqa: ANN401  (whatever the function gives)
+        checks.look_at(args, kwargs)
+        return function(*args, **kwargs)
+
+    @functools.wraps(function)
+    async def call_async(*args: object, **kwargs: object) -> object:
+        return await call(*args, **kwargs)
+
+    return call_async if inspect.iscoroutinefunction(function) else call
+
+
+class _Checks:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def look_at(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        places, names = self._compiled
+        # A call with too many arguments is left to Python.
+        for (name, check), value in zip(places, args, strict=False):
+            if check is not None and not check(value):
+                raise self._refusal(name, value)
+        for name, value in kwargs.items():
+            check = names.get(name)
+            if check is not None and not check(value):
+                raise self._refusal(name, value)
+
+    @functools.cached_property
+    def _compiled(self) -> tuple[list[tuple[str, Check | None]], dict[str, Check | None]]:
+        """By place and by name. The annotations are read at the first call: then every module is there."""
+        known = _Names({**vars(collections.abc), **vars(builtins), **self._function.__globals__})
+        hints = typing.get_type_hints(self._function, localns=known)
+        kinds = {name: each.kind for name, each in inspect.signature(self._function).parameters.items()}
+        names = {name: _check_of(hints.get(name, Any)) for name, kind in kinds.items() if kind not in _MANY}
+        return [(name, check) for name, check in names.items() if kinds[name] in _PLACED], names
+
+    def _refusal(self, name: str, value: object) -> InvalidInput:
+        wanted = str(self._function.__annotations__.get(name, "")).replace(" | ", " or ")
+        found = "NaN" if isinstance(value, float) and math.isnan(value) else type(value).__name__
+        return InvalidInput(f"`{name}` of {self._function.__name__} has to be {wanted}, not {found}.")
+
+
+class _Names(dict[str, Any]):
+    """What the names in annotations mean. One that is imported for type checkers only means anything."""
+
+    def __missing__(self, _name: str) -> Any:  # noqa: ANN401  (an annotation)
+        return Any
+
+
+def _check_of(hint: Any) -> Check | None:  # noqa: ANN401, PLR0911  (an annotation; a list of cases)
+    """Whether a value fits an annotation; None where anything does."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in {typing.Union, types.UnionType}:
+        ways = [_check_of(each) for each in inner]
+        return None if None in ways else lambda value: any(way(value) for way in ways if way)
+    if origin is Literal:
+        return lambda value: any(type(value) is type(each) and value == each for each in inner)
+    if origin is Callable:
+        return callable
+    if isinstance(origin, type):
+        return _check_of_many(origin, inner)
+    if hint in _NUMBERS:
+        return _NUMBERS[hint]
+    # `encode` looks at events, and says more. A protocol is met or not when it is used.
+    if hint in {Any, Event} or not isinstance(hint, type) or getattr(hint, "_is_protocol", False):
+        return None
+    return lambda value: isinstance(value, hint)
+
+
+def _check_of_many(origin: type, inner: tuple[Any, ...]) -> Check:
+    checks = [_check_of(each) for each in inner if each is not Ellipsis]
+    if issubclass(origin, Mapping):
+        return functools.partial(_fits_mapping, origin, *checks)
+    if origin is tuple and Ellipsis not in inner:
+        return functools.partial(_fits_tuple, checks)
+    return functools.partial(_fits_many, origin, checks[0] if checks else None)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_NUMBERS: dict[Any, Check] = {
+    int: _is_whole,
+    float: lambda value: _is_whole(value) or (isinstance(value, float) and not math.isnan(value)),
+}
+
+
+def _fits_tuple(checks: list[Check | None], value: object) -> bool:
+    if not isinstance(value, tuple) or len(value) != len(checks):
+        return False
+    return all(check is None or check(item) for check, item in zip(checks, value, strict=True))
+
+
+def _fits_mapping(kind: type, key: Check | None, item: Check | None, value: object) -> bool:
+    if not isinstance(value, kind) or not isinstance(value, Mapping):
+        return False
+    return (key is None or all(map(key, value))) and (item is None or all(map(item, value.values())))
+
+
+def _fits_many(kind: type, check: Check | None, value: object) -> bool:
+    """A list and the like. Text is none, although it is a sequence; what can be read only once is not looked into."""
+    if not isinstance(value, kind) or isinstance(value, str | bytes):
+        return False
+    return check is None or not isinstance(value, Collection) or all(map(check, value))
