@@ -267,7 +267,17 @@ def test_what_another_process_wrote_is_not_buried_by_messages_of_the_callers_own
         )
         assert isinstance(outcome, Compacted)
         assert "meanwhile" in contents(db, one_child(db))
+        assert told(outcome) == contents(db, one_child(db))[1:]
         assert contents(db, "p")[4:] == ["meanwhile", *(f"own {n}" for n in range(12))]
+
+
+def told(outcome: Compacted) -> list[Any]:
+    """What the caller goes on with, after the summary."""
+    return [each["content"] for each in outcome.messages[1:]]
+
+
+def tokens(messages: list[Any]) -> int:
+    return sum(len(each["content"]) // 4 + 4 for each in messages)
 
 
 @pytest.mark.parametrize("stored", [0, 7])
@@ -283,8 +293,14 @@ def test_what_another_wrote_before_and_the_caller_has_not_read_stays_in_the_live
         db.append_message("p", role="assistant", content=words)
     outcome = compact(db, "p", own, summarise=Summary())
     assert isinstance(outcome, Compacted)
-    assert outcome.messages[1:] == own[16:]
     assert contents(db, one_child(db))[:3] == ["in short", "before", "and more"]
+    assert told(outcome) == contents(db, one_child(db))[1:]
+    assert outcome.messages[-4:] == own[16:]
+    assert outcome.tokens_after == tokens([{"content": "in short"}]) - 4 + tokens(outcome.messages[1:])
+    assert outcome.tokens_before == tokens([*own, *outcome.messages[1:3]])
+    again = compact(db, outcome.session_id, outcome.messages, summarise=Summary("shorter"))
+    assert isinstance(again, Compacted)  # now the caller's list and the store are one
+    assert told(again) == [f"m{n}" for n in range(16, 20)]
     assert sorted(contents(db, "p")) == sorted([each["content"] for each in own] + ["before", "and more"])
 
 

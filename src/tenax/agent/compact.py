@@ -174,26 +174,44 @@ def _compact(
     if cut == 0:
         return NothingToDo(**same)
     summary, why = _summary(summarise, given[:cut])
-    before, after = sum(map(_size, given)), len(summary) // 4 + sum(map(_size, given[cut:]))
-    if not why and after >= before:
+    size = len(summary) // 4
+    if not why and size + sum(map(_size, given[cut:])) >= sum(map(_size, given)):
         why = _NO_SHORTER
     if why:
         return Aborted(**same, why=why)
+    covered = _covered(stored, given, shared, cut)
+    stays = given[cut:]
+    if cut > shared and "covers_to" in covered:  # the caller's own are stored after what others wrote
+        stays = [*(each for each in stored if each["id"] > covered["covers_to"]), *given[shared:]]
+    before = sum(map(_size, [*given, *_unseen(stored, given, shared)]))
     rotated = db.rotate(
         session_id,
         summary=summary,
         messages=given[shared:],
         tokens_before=before,
-        tokens_after=after,
+        tokens_after=size + sum(map(_size, stays)),
         folded_to=session["revision"],
-        **_covered(stored, given, shared, cut),
+        **covered,
     )
     if not isinstance(rotated, Rotated):
         return Superseded(**same, by=rotated.by)
     first = {"role": "user", "content": fenced(summary)}
-    kept = given[cut:] if own else db.get_messages(rotated.session_id)[1:]  # with what others wrote meanwhile
+    kept = _as_given(db.get_messages(rotated.session_id)[1:], given)  # with what others wrote
     return Compacted(messages=[first, *kept], session_id=rotated.session_id, summary=summary,
-                     tokens_before=before, tokens_after=after)  # fmt: skip
+                     tokens_before=before, tokens_after=size + sum(map(_size, kept)))  # fmt: skip
+
+
+def _as_given(live: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    """The messages of the child. Those that the caller gave are the caller's own objects."""
+    found: list[Any] = []
+    left = len(given)
+    for message in reversed(live):
+        if left and _key(given[left - 1]) == _key(message):
+            left -= 1
+            found.append(given[left])
+        else:
+            found.append(message)
+    return found[::-1]
 
 
 def _lock(db: Any, session_id: str, holder: str) -> bool | None:  # noqa: ANN401
@@ -250,11 +268,20 @@ def _covered(stored: Sequence[Any], given: Sequence[Any], shared: int, cut: int)
         return {"covers_to": stored[cut]["id"] - 1}  # with the results of the calls before it
     if cut == shared:
         return {"covers_to": stored[cut - 1]["id"]}
-    known = {(each.get("role"), str(each.get("content"))) for each in given}
-    unseen = [each["id"] for each in stored[shared:] if (each["role"], str(each["content"])) not in known]
+    unseen = _unseen(stored, given, shared)
     if unseen:  # others wrote them, and the summary does not know them
-        return {"covers_to": min(unseen) - 1}
+        return {"covers_to": min(each["id"] for each in unseen) - 1}
     return {"keep_last": len(given) - cut}
+
+
+def _unseen(stored: Sequence[Any], given: Sequence[Any], shared: int) -> list[Any]:
+    """The stored messages that are not in the caller's list."""
+    known = {_key(each) for each in given}
+    return [each for each in stored[shared:] if _key(each) not in known]
+
+
+def _key(message: Mapping[str, Any]) -> tuple[Any, str]:
+    return message.get("role"), str(message.get("content"))
 
 
 def _cut(roles: Sequence[str], keep: int) -> int:
