@@ -31,6 +31,7 @@ from tenax.tools import sandbox
 from tenax.tools.gate import Done
 from tenax.tools.sandbox import Running, Sandbox, start_bare
 from tests.support.bubblewrap import ORDINARY, ROOT, find_bwrap, inside, try_all
+from tests.support.races import Report, race
 from tests.support.remembering import until
 
 USERS = {"root": 0, "ordinary": ORDINARY} if os.getuid() == 0 else {"ourselves": os.getuid()}
@@ -171,6 +172,34 @@ def test_nothing_outside_was_touched(tried: Tried) -> None:
     assert tried.harm == []
 
 
+def _raced(user: int, runs: int) -> Report:
+    find_bwrap()
+    with tempfile.TemporaryDirectory(prefix="tenax-race-", dir=PLACE) as made:
+        folder = Path(made) / "folder"
+        folder.mkdir()
+        for place in (folder.parent, folder):
+            os.chown(place, user, user if os.getuid() == 0 else -1)
+        return race(folder, user, runs)
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_a_command_that_swaps_a_repository_for_a_link_gets_another_one_nowhere(user: str) -> None:
+    """The repository, its hooks, its settings or a folder on the way: nothing outside is reached, nothing protected is written."""
+    report = _raced(USERS[user], 54)
+    assert (report.escaped, report.lost, report.errors) == ([], [], [])
+    assert report.ran > report.refused
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("user", USERS)
+def test_a_thousand_swaps_get_nowhere(user: str) -> None:
+    """The same race, a thousand times for each user."""
+    report = _raced(USERS[user], 1020)
+    assert (report.escaped, report.lost, report.errors) == ([], [], [])
+    assert report.ran > report.refused
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     find_bwrap()
@@ -273,6 +302,25 @@ async def test_repositories_in_the_folder_and_what_stands_for_one_stay(folder: P
     assert "DONE" not in output
 
 
+async def test_a_folder_with_a_repository_stays_where_it_is(folder: Path) -> None:
+    """Nor do the folders on the way to it go: a command cannot put another repository where a person looks for theirs."""
+    (folder / "way" / "repo").mkdir(parents=True)
+    _git(folder / "way" / "repo", "init", "-q")
+    tries = (
+        "mv way away",
+        "mv way/repo away",
+        "mv way/repo/.git way/repo/away",
+        "rm -rf way/repo/.git/hooks",
+        "echo evil > way/repo/.git/config",
+        "rmdir way/repo",
+    )
+    command = "; ".join(f"({each}) && echo DONE" for each in tries)
+    output, _ = await said(await Sandbox().start(f"{command}; echo x > way/repo/x; mv way/repo/x .", folder))
+    assert "DONE" not in output
+    assert (folder / "way" / "repo" / ".git" / "config").exists()
+    assert (folder / "x").read_text() == "x\n"
+
+
 @pytest.mark.parametrize("name", [".git", ".git/config", ".git/hooks"])
 async def test_a_link_in_the_place_of_a_repository_is_refused(folder: Path, name: str) -> None:
     """A command could put another there; further down it is only not covered, wherever it leads."""
@@ -354,7 +402,8 @@ async def test_a_repository_that_could_not_be_looked_at_is_not_taken_for_none(
     lists = {"scandir": os.scandir, "listdir": os.listdir}
 
     def full(name: str, place: Any) -> Any:
-        if str(place).endswith(("/.git", "/home")):
+        path = f"/proc/self/fd/{place}" if isinstance(place, int) else place
+        if os.path.realpath(path).endswith(("/.git", "/home")):
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return lists[name](place)
 

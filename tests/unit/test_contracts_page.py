@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "CONTRACTS.md").read_text("utf-8")
-ROWS = re.findall(r"^\| (\d\S*|[A-Z]{2}|[JMW]\d+) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
+ROWS = re.findall(r"^\| (\d\S*|[A-Z]{2}|[JMSW]\d+) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
 DUE = {
     *(f"0.{n}" for n in range(1, 7)),
     *(f"0.+{n}" for n in range(1, 5)),
@@ -26,6 +26,7 @@ DUE = {
     "4.+1",
     *(f"M{n}" for n in range(1, 7)),
     *(f"W{n}" for n in range(1, 11)),
+    *(f"S{n}" for n in range(1, 3)),
 }
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import functools
 import os
 import platform
@@ -22,16 +21,15 @@ import stat
 import struct
 import subprocess
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from tenax.errors import ConfigError, ToolFailed
 from tenax.tools.base import aside
-from tenax.tools.paths import parent_of
+from tenax.tools.mounts import Protection
+from tenax.tools.repositories import FULL, refuse_where_full
 
 __all__ = ["FILE_BYTES_MAX", "PROCESSES_MAX", "Ending", "Running", "Sandbox", "start_bare"]
 
@@ -43,11 +41,6 @@ _START_SECONDS = 10.0
 _END_SECONDS = 4.0
 """Shorter than the grace that the gate gives a call."""
 _LOOK_SECONDS = 0.1
-_FOLDERS_MAX = 1000
-"""So many are looked through for repositories, the nearest first."""
-_REPOSITORIES_MAX = 50
-_FULL = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""There is no room for one more process or file, for a moment."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _HOME = "/tmp/home"  # noqa: S108  (a place in the sandbox's own /tmp)
 _PLAIN = {"PATH": _PATH, "LANG": "C.UTF-8", "TERM": "dumb"}
@@ -68,11 +61,13 @@ _GROUP = "root:x:0:\ntenax:x:1000:\nnogroup:x:65534:\n"
 
 # The first process inside is a shell of the sandbox's own file system, not bubblewrap: that one's program is a file of the
 # machine, which root's commands could reach through /proc. It also takes in what others leave behind.
-# The command begins when a line comes on standard input: not before we hold the way to end it, and not if we died.
+# It says with an empty line that the sandbox is set up. The command begins when a line comes on standard input: not before
+# we hold the way to end it and its repositories are protected, and not if we died.
+_READY = b"\n"
 _LIMITS = f"ulimit -c 0; ulimit -f {FILE_BYTES_MAX // 512}"
 _INSIDE = (
     f"{{ {_LIMITS}; ulimit -d $1; ulimit -u {2 * PROCESSES_MAX} || ulimit -p {2 * PROCESSES_MAX}; }} 2>/dev/null; "
-    'shift; read -r _ || exit 125; "$@" </dev/null; exit $?'
+    'shift; echo; read -r _ || exit 125; "$@" </dev/null; exit $?'
 )
 # Where there is no namespace that ends with us, a process of the same group waits for our end and ends the group.
 _BARE = (
@@ -111,27 +106,6 @@ class Ending(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class _Repositories(NamedTuple):
-    """What stands in a folder that git acts upon: how it is mounted, and which files may not come to be there."""
-
-    folder: Path
-    mounts: list[str]
-    forbidden: list[Path]
-
-    def planted(self) -> str:
-        """The sentence for such a file, once there is one."""
-        found = next((each for each in self.forbidden if os.path.lexists(each)), None)
-        return f"it wrote {found.name} in a repository, where git finds what to run" if found else ""
-
-    def clear(self) -> None:
-        for each in self.forbidden if self.planted() else ():
-            with (
-                contextlib.suppress(OSError, ToolFailed),
-                parent_of(self.folder, list(each.relative_to(self.folder).parts), make=False) as parent,
-            ):
-                os.unlink(each.name, dir_fd=parent)
-
-
 class Running:
     """A command at work, and the way to end all of it: its namespace by `init`, or else its group."""
 
@@ -142,13 +116,41 @@ class Running:
         transports: list[asyncio.ReadTransport],
         init: int | None = None,
         status: asyncio.StreamReader | None = None,
-        repositories: _Repositories | None = None,
+        protection: Protection | None = None,
     ) -> None:
         self.output = output
         self._process, self._transports, self._init, self._status = process, transports, init, status
-        self._repositories = repositories or _Repositories(Path(), [], [])
+        self._protection = protection
         self._pidfd = os.pidfd_open(init) if init is not None else None
         self._since = time.monotonic()
+
+    async def protect(self) -> None:
+        """Wait until the sandbox is set up, check its folder, and protect the repositories there. Raises ToolFailed."""
+        try:
+            line = await asyncio.wait_for(self.output.readline(), _START_SECONDS)
+        except TimeoutError:
+            line = b""
+        if line != _READY:
+            text = (line + await self.output.read(500)).decode(errors="replace").strip()
+            raise ToolFailed(f"The sandbox could not be set up, so nothing was run. {text}")
+        await aside(lambda _deserted: self._mount())
+
+    def _mount(self) -> None:
+        """Bubblewrap mounts the folder by its path: check that it is the one that was looked through."""
+        protection, pidfd = self._protection, self._pidfd
+        assert protection is not None
+        assert self._init is not None
+        assert pidfd is not None
+        try:
+            found = Path(f"/proc/{self._init}/root{protection.folder}").lstat()
+        except OSError as error:
+            raise ToolFailed(
+                f"The sandbox could not be set up, so nothing was run: {error.strerror}."
+            ) from error
+        if not protection.is_folder(found):
+            raise ToolFailed(f"Nothing was run: {protection.folder} was exchanged for another folder.")
+        if protection.is_needed:
+            protection.mount(self._init, pidfd)
 
     async def finish(self, seconds: float | None = None) -> Ending:
         """Wait until it ends, has taken this long or too much of the machine. Then nothing of it is left."""
@@ -167,9 +169,9 @@ class Running:
         took = time.monotonic() - self._since
         if code == 1 and self._status is not None and b"exit-code" not in await self._status.read(4096):
             code, why = None, "the sandbox could not be set up"
-        if planted := self._repositories.planted():
-            code, why = None, planted
-            await aside(lambda _deserted: self._repositories.clear())
+        if self._protection is not None and (planted := self._protection.planted()):
+            protection, code, why = self._protection, None, planted
+            await aside(lambda _deserted: protection.clear())
         return Ending(code, why, took)
 
     async def end(self) -> None:
@@ -218,7 +220,7 @@ class Running:
         while True:
             if self._pidfd is not None and (why := self._excess(Path(f"/proc/{self._init}/root/proc"))):
                 return why
-            if why := self._repositories.planted():
+            if self._protection is not None and (why := self._protection.planted()):
                 return why
             await asyncio.sleep(_LOOK_SECONDS)
 
@@ -258,9 +260,9 @@ class Sandbox:
         """Begin this command line in the folder. Raises ToolFailed."""
         if why := self.why_not():
             raise ToolFailed(why)
-        found = await aside(lambda _deserted: _repositories(self._checked(folder)))
+        protection = await aside(lambda _deserted: Protection(self._checked(folder)))
         # A caller that goes away meanwhile leaves nothing behind.
-        begin = asyncio.ensure_future(self._begin(command, found, network=network))
+        begin = asyncio.ensure_future(self._begin(command, protection, network=network))
         try:
             return await asyncio.shield(begin)
         except asyncio.CancelledError:
@@ -288,7 +290,7 @@ class Sandbox:
             raise ToolFailed(f"The conversation's folder cannot be used: {error.strerror}.") from error
         return folder
 
-    async def _begin(self, command: str, found: _Repositories, *, network: bool) -> Running:
+    async def _begin(self, command: str, protection: Protection, *, network: bool) -> Running:
         limits = ["/bin/sh", "-c", _INSIDE, "sh", str(_memory_max() // 1024)]
         try:
             with _given() as given, contextlib.ExitStack() as undo:
@@ -297,7 +299,7 @@ class Sandbox:
                     status, transport = await _reader(read)
                     undo.callback(transport.close)
                     wrap = [str(shutil.which("bwrap")), "--json-status-fd", str(write)]
-                    wrap += _arguments(given, found, self._hidden, network=network)
+                    wrap += _arguments(given, protection.folder, self._hidden, network=network)
                     process, output, shown = await _spawn(
                         [*wrap, *limits, *_shell(command)],
                         {**_PLAIN, "HOME": _HOME},
@@ -312,7 +314,7 @@ class Sandbox:
         try:
             line = await asyncio.wait_for(status.readline(), _START_SECONDS)
             init = msgspec.json.decode(line)["child-pid"]
-            running = Running(process, output, [shown, transport], init, status, found)
+            running = Running(process, output, [shown, transport], init, status, protection)
         except (OSError, msgspec.DecodeError) as error:  # also that it took too long, or is gone
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -320,6 +322,12 @@ class Sandbox:
             shown.close()
             transport.close()
             raise ToolFailed(f"The sandbox could not be set up, so nothing was run. {said}") from error
+        try:
+            await running.protect()
+        except BaseException:
+            await running.end()
+            running.close()
+            raise
         _go(process)
         return running
 
@@ -332,7 +340,7 @@ def _homes() -> Iterator[Path]:
     try:
         yield from Path("/home").iterdir()
     except OSError as error:
-        _refuse_where_full(error)
+        refuse_where_full(error)
 
 
 async def start_bare(command: str, folder: Path) -> Running:
@@ -362,7 +370,7 @@ def _why_not(bwrap: str | None) -> str:
                 env=_PLAIN, pass_fds=given, capture_output=True, timeout=_START_SECONDS, check=False,
             )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        if isinstance(error, OSError) and error.errno in _FULL:  # raised, so that it is not remembered
+        if isinstance(error, OSError) and error.errno in FULL:  # raised, so that it is not remembered
             raise ConfigError(
                 f"It cannot be said now whether commands have a sandbox: {error.strerror}.", hint="Try again."
             ) from error
@@ -440,7 +448,7 @@ def _shell(command: str) -> list[str]:
 
 def _arguments(
     given: tuple[int, ...],
-    found: _Repositories | None = None,
+    folder: Path | None = None,
     hidden: Iterable[Path] = (),
     *,
     network: bool = False,
@@ -465,71 +473,9 @@ def _arguments(
     wrap += ["--remount-ro", "/dev", "--size", str(FILE_BYTES_MAX), "--tmpfs", "/tmp", "--dir", _HOME]  # noqa: S108  (its own)
     if network:
         wrap += ["--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
-    if found is not None:
-        folder = str(found.folder)
-        wrap += ["--bind", folder, folder, *found.mounts, "--chdir", folder]
+    if folder is not None:
+        wrap += ["--bind", str(folder), str(folder), "--chdir", str(folder)]
     return [*wrap, "--remount-ro", "/", "--"]
-
-
-def _repositories(folder: Path) -> _Repositories:
-    """What git would run for the person later stays as it is: no command may write its hooks or its settings.
-
-    A repository is mounted upon itself, so that it cannot be moved away and made anew. What could only be missing cannot
-    be covered without leaving something there: who writes it is ended.
-    """
-    mounts: list[str] = []
-    forbidden: list[Path] = []
-    places, looked, count = deque([(str(folder), False)]), 0, 0
-    no_links = {str(folder): {".git"}, f"{folder}/.git": {"config", "hooks"}}
-    while places and looked < _FOLDERS_MAX and count < _REPOSITORIES_MAX:
-        (place, inside), looked = places.popleft(), looked + 1
-        if (held := _held(place)) is None:
-            continue
-        names, links = held
-        for name in links & no_links.get(place, set()):
-            shown = f"{place}/{name}".removeprefix(f"{folder}/")
-            raise ToolFailed(
-                f"No command is run in {folder}: {shown} is a link, and a command could put another there.",
-                hint="put in its place what it leads to",
-            )
-        is_git = place.endswith("/.git")
-        if place == f"{folder}/.git" or ((is_git or inside) and "HEAD" in names):
-            count += 1
-            whole = is_git or "objects" in names
-            mounts += ["--bind", place, place]
-            for name in ("config", "hooks", "config.worktree", "commondir"):
-                each = f"{place}/{name}"
-                if name == "commondir" and whole:  # only a worktree has one
-                    forbidden.append(Path(each))
-                elif name in names:
-                    mounts += ["--ro-bind", each, each] if name not in links else []
-                elif whole and name in {"config", "hooks"}:
-                    mounts += ["--tmpfs", each, "--remount-ro", each]
-                else:
-                    forbidden.append(Path(each))
-            names = {name: names[name] for name in ("modules", "worktrees") if name in names}
-        elif names.get(".git") is False and ".git" not in links:
-            mounts += ["--ro-bind", f"{place}/.git", f"{place}/.git"]
-        places += [(f"{place}/{name}", inside or is_git) for name, is_folder in names.items() if is_folder]
-    return _Repositories(folder, mounts, forbidden)
-
-
-def _held(place: str) -> tuple[dict[str, bool], set[str]] | None:
-    """The names in a folder, and whether each is a folder; and the links among them. None: it went away, or may not be read."""
-    try:
-        with os.scandir(place) as listed:
-            entries = list(listed)
-        names = {each.name: each.is_dir(follow_symlinks=False) for each in entries}
-        return names, {each.name for each in entries if each.is_symlink()}
-    except OSError as error:
-        _refuse_where_full(error)
-        return None
-
-
-def _refuse_where_full(error: OSError) -> None:
-    """What could not be looked at for want of room is there, and would be open to a command."""
-    if error.errno in _FULL:
-        raise ToolFailed(f"The folder cannot be looked through: {error.strerror}.") from error
 
 
 @functools.cache

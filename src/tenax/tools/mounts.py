@@ -1,0 +1,134 @@
+"""Protect the repositories in a command's folder: plan the mounts, have them made (`mounted.py`), and look again.
+
+Bubblewrap mounts only the folder. Before the command begins, each protected place is mounted upon itself inside the
+command's mount namespace. Another command in the same folder may exchange places meanwhile: the folder is looked through
+again until a look saw nothing exchanged. Where that does not come to an end, there is an error and no command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from tenax.errors import ToolFailed
+from tenax.tools import mounted
+from tenax.tools.mounted import Place
+from tenax.tools.paths import parent_of
+from tenax.tools.repositories import Found, find_repositories
+
+__all__ = ["Protection"]
+
+_LOOKS_MAX: Final = 50
+_BUSY_LOOKS_MAX: Final = 4
+_PAUSE_SECONDS: Final = 0.02
+_MOUNT_SECONDS: Final = 10.0
+
+
+class Protection:
+    """What is protected in the namespace of one command. Every method blocks."""
+
+    def __init__(self, folder: Path) -> None:
+        """Look through the folder. Raises ToolFailed."""
+        self.folder = folder
+        self._covered: set[tuple[int, int, bool]] = set()
+        self._paths: set[str] = set()
+        self._forbidden: dict[str, None] = {}
+        for _ in range(_BUSY_LOOKS_MAX):
+            self._found = self._look()
+            if self.is_needed or not self._found.is_torn:
+                break
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is a repository, or may be one that was exchanged for a link. Else nothing is mounted."""
+        return bool(self._found.places or self._found.fresh_links or self._found.is_exchanged)
+
+    def is_folder(self, found: os.stat_result) -> bool:
+        """Return whether this is the folder that was looked through."""
+        return (found.st_dev, found.st_ino) == (self._found.device, self._found.inode)
+
+    def mount(self, pid: int, pidfd: int) -> None:
+        """Protect every repository in the mount namespace of this process, which waits. Raises ToolFailed."""
+        found = self._found
+        for look in range(_LOOKS_MAX):
+            if look:
+                found = self._look()
+            complete = self._cover(found, pid, pidfd) and not found.is_exchanged
+            # A link in the place of a repository is that of another command, unless it stays. A folder in which files
+            # come and go is looked through a few times more.
+            if (
+                complete
+                and found.fresh_links <= self._paths
+                and not (found.is_torn and look < _BUSY_LOOKS_MAX)
+            ):
+                return
+            time.sleep(_PAUSE_SECONDS)
+        raise ToolFailed(
+            f"Nothing was run: the repositories in {self.folder} cannot be protected, because another command moves them, "
+            "or puts links in their place.",
+            hint="stop that command, and try again",
+        )
+
+    def _look(self) -> Found:
+        found = find_repositories(self.folder)
+        self._forbidden.update(dict.fromkeys(found.forbidden))
+        return found
+
+    def _cover(self, found: Found, pid: int, pidfd: int) -> bool:
+        """Mount what is not covered yet. Return whether all of it was where it was seen."""
+        new = [place for place in found.places if _identity(place) not in self._covered]
+        if not new:
+            return True
+        fields = [
+            (place.path, str(place.device), str(place.inode), "locked" if place.locked else "held")
+            for place in new
+        ]
+        data = b"".join(os.fsencode(field) + b"\0" for group in fields for field in group)
+        arguments = (str(pid), str(pidfd), str(self.folder), str(found.device), str(found.inode))
+        try:
+            done = subprocess.run(  # noqa: S603  (our own program)
+                [sys.executable, "-I", "-S", "-X", "utf8", mounted.__file__, *arguments],
+                input=data, capture_output=True, pass_fds=(pidfd,), timeout=_MOUNT_SECONDS, check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise _not_protected(getattr(error, "strerror", "") or "it took too long") from error
+        if done.returncode == mounted.CHANGED:
+            return False
+        if done.returncode:
+            raise _not_protected(done.stderr.decode(errors="replace")[-300:])
+        self._covered.update(_identity(place) for place in new)
+        self._paths.update(place.path for place in new)
+        return True
+
+    def planted(self) -> str:
+        """Return the sentence for a file that no command may make, once there is one."""
+        for path in self._forbidden:
+            if os.path.lexists(self.folder / path):
+                return f"it wrote {Path(path).name} in a repository, where git finds what to run"
+        return ""
+
+    def clear(self) -> None:
+        """Remove such files."""
+        for path in self._forbidden:
+            parts = path.split("/")
+            with (
+                contextlib.suppress(OSError, ToolFailed),
+                parent_of(self.folder, parts, make=False) as parent,
+            ):
+                os.unlink(parts[-1], dir_fd=parent)
+
+
+def _identity(place: Place) -> tuple[int, int, bool]:
+    return place.device, place.inode, place.locked
+
+
+def _not_protected(why: str) -> ToolFailed:
+    return ToolFailed(
+        f"Nothing was run: the repositories in the folder cannot be protected: {why}.",
+        hint="this needs Linux 5.12 or newer, and a bubblewrap that is not setuid",
+    )

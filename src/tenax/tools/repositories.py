@@ -1,0 +1,227 @@
+"""Find the git repositories in a folder, and what git reads or runs there on behalf of the person.
+
+Every folder is opened from the one above it without following a link. What another command exchanges meanwhile can make
+a look wrong, but leads it nowhere else; `Found` says whether something was exchanged during the look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import time
+from collections import deque
+from pathlib import Path
+from typing import NamedTuple
+
+from tenax.errors import ToolFailed
+from tenax.tools.mounted import Place, open_beneath
+from tenax.tools.paths import FOLDER
+
+__all__ = ["FULL", "Found", "find_repositories", "refuse_where_full"]
+
+_FOLDERS_MAX = 1000
+"""So many folders are looked through, the nearest first."""
+_REPOSITORIES_MAX = 50
+FULL = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""There is no room for one more process or file, for a moment."""
+_FRESH_NS = 300_000_000
+_SETTINGS = ("config", "hooks", "config.worktree", "commondir")
+
+
+class _Entry(NamedTuple):
+    inode: int
+    is_folder: bool
+    is_link: bool
+
+
+class Found:
+    """The repositories of one look."""
+
+    def __init__(self, folder: Path, root: os.stat_result) -> None:
+        self.folder, self.device, self.inode = folder, root.st_dev, root.st_ino
+        self._repositories: dict[str, Place] = {}
+        self._ways: dict[str, Place] = {}
+        self.forbidden: list[str] = []
+        """Files that no command may make: they cannot be covered while they are missing."""
+        self.identities: dict[str, tuple[int, int]] = {}
+        """Device and inode of every folder that was looked through."""
+        self.is_torn = False
+        """A folder was listed, but was gone when it was opened: another look may find more."""
+        self.is_exchanged = False
+        """A file or folder was listed, but a link or another file stood there when it was opened."""
+        self.fresh_links: set[str] = set()
+        """Links where a repository, its settings or its hooks are expected, in folders that were changed a moment ago."""
+
+    @property
+    def places(self) -> list[Place]:
+        """What is mounted, in this order: repositories and what is in them, then the folders on the way to them.
+
+        A folder on the way takes along the mounts below it. So a repository that is moved into another folder, by a
+        command that was not kept from it, is covered there too.
+        """
+        return [*self._repositories.values(), *sorted(self._ways.values(), key=_depth)]
+
+    def hold(self, path: str) -> None:
+        """Keep a git directory, and the folders on the way to it, where they are."""
+        self._repositories.setdefault(path, self._held(path))
+        self.hold_way(path.rpartition("/")[0])
+
+    def hold_way(self, path: str) -> None:
+        """Keep a folder, and those on the way to it, where they are."""
+        while path:
+            self._ways.setdefault(path, self._held(path))
+            path = path.rpartition("/")[0]
+
+    def lock(self, path: str, found: os.stat_result) -> None:
+        """Let no command write a file or folder."""
+        self._repositories[path] = Place(path, found.st_dev, found.st_ino, locked=True)
+        self.hold_way(path.rpartition("/")[0])
+
+    def _held(self, path: str) -> Place:
+        return Place(path, *self.identities[path], locked=False)
+
+
+def _depth(place: Place) -> int:
+    return place.path.count("/")
+
+
+def find_repositories(folder: Path) -> Found:
+    """Look through the folder. Raises ToolFailed where it cannot be looked through, or no command may run in it."""
+    try:
+        root = os.open(folder, FOLDER | os.O_NOFOLLOW)
+    except OSError as error:
+        raise ToolFailed(f"The conversation's folder cannot be used: {error.strerror}.") from error
+    try:
+        return _Search(folder, root).run()
+    finally:
+        os.close(root)
+
+
+def refuse_where_full(error: OSError) -> None:
+    """Raise ToolFailed if there was no room to look: what was not looked at would be open to a command."""
+    if error.errno in FULL:
+        raise ToolFailed(f"The folder cannot be looked through: {error.strerror}.") from error
+
+
+class _Search:
+    """One look through a folder, breadth first."""
+
+    def __init__(self, folder: Path, root: int) -> None:
+        self._root = root
+        self._found = Found(folder, os.fstat(root))
+        self._queue = deque([("", os.fstat(root).st_ino, False)])
+        """Paths, the inode of each, and whether it is inside of a git directory."""
+        self._repositories = 0
+
+    def run(self) -> Found:
+        looked = 0
+        while self._queue and looked < _FOLDERS_MAX and self._repositories < _REPOSITORIES_MAX:
+            path, inode, inside = self._queue.popleft()
+            looked += 1
+            try:
+                descriptor = self._open(path)
+            except OSError as error:
+                refuse_where_full(error)
+                self._found.is_torn |= error.errno == errno.ENOENT
+                self._found.is_exchanged |= error.errno in {errno.ELOOP, errno.ENOTDIR}
+                continue
+            try:
+                if os.fstat(descriptor).st_ino == inode:
+                    self._look(descriptor, path, inside=inside)
+                else:
+                    self._found.is_exchanged = True
+            except OSError as error:
+                refuse_where_full(error)
+                self._found.is_torn = True
+            finally:
+                os.close(descriptor)
+        return self._found
+
+    def _open(self, path: str) -> int:
+        try:
+            return open_beneath(self._root, path, FOLDER)
+        except OSError as error:
+            if error.errno not in {errno.ENOSYS, errno.EPERM}:
+                raise
+        descriptor = os.dup(self._root)
+        for part in path.split("/") if path else ():  # an old kernel: one name at a time
+            above, descriptor = descriptor, os.open(part, FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.close(above)
+        return descriptor
+
+    def _look(self, descriptor: int, path: str, *, inside: bool) -> None:
+        state = os.fstat(descriptor)
+        self._found.identities[path] = (state.st_dev, state.st_ino)
+        with os.scandir(descriptor) as listed:
+            entries = {
+                entry.name: _Entry(entry.inode(), entry.is_dir(follow_symlinks=False), entry.is_symlink())
+                for entry in listed
+            }
+        self._refuse_links(path, entries)
+        is_git = path.rpartition("/")[2] == ".git"
+        if path == ".git" or ((is_git or inside) and "HEAD" in entries):
+            self._repositories += 1
+            self._protect(descriptor, path, entries, whole=is_git or "objects" in entries)
+            self._note_links(descriptor, path, entries, ("config", "hooks"))
+            entries = {name: entries[name] for name in ("modules", "worktrees") if name in entries}
+        elif ".git" in entries and not entries[".git"].is_folder and not entries[".git"].is_link:
+            # The file that says where the repository of a worktree or a submodule is.
+            self._lock(descriptor, path, ".git")
+        self._note_links(descriptor, path, entries, (".git",))
+        for name, entry in entries.items():
+            if entry.is_folder:
+                self._queue.append((f"{path}/{name}".lstrip("/"), entry.inode, inside or is_git))
+
+    def _note_links(
+        self, descriptor: int, path: str, entries: dict[str, _Entry], names: tuple[str, ...]
+    ) -> None:
+        """Note links in a folder that changed so shortly ago that another command may be exchanging them."""
+        links = {f"{path}/{name}".lstrip("/") for name in names if name in entries and entries[name].is_link}
+        if links and time.time_ns() - os.fstat(descriptor).st_ctime_ns < _FRESH_NS:
+            self._found.fresh_links |= links
+
+    def _refuse_links(self, path: str, entries: dict[str, _Entry]) -> None:
+        """Refuse a repository of the folder itself that is a link: a command could put another there."""
+        for name in {"": (".git",), ".git": ("config", "hooks")}.get(path, ()):
+            if name in entries and entries[name].is_link:
+                shown = f"{path}/{name}".lstrip("/")
+                raise ToolFailed(
+                    f"No command is run in {self._found.folder}: {shown} is a link, and a command could put another there.",
+                    hint="put in its place what it leads to",
+                )
+
+    def _protect(self, descriptor: int, path: str, entries: dict[str, _Entry], *, whole: bool) -> None:
+        """Protect a git directory. `whole`: it is no worktree's, so it has settings and hooks of its own."""
+        self._found.hold(path)
+        if whole:
+            self._make_missing(descriptor, entries)
+        for name in _SETTINGS:
+            if name == "commondir" and whole:  # only a worktree has one
+                self._found.forbidden.append(f"{path}/{name}")
+            elif name not in entries:
+                if not whole or name == "config.worktree":
+                    self._found.forbidden.append(f"{path}/{name}")
+            elif not entries[name].is_link:
+                self._lock(descriptor, path, name)
+
+    def _make_missing(self, descriptor: int, entries: dict[str, _Entry]) -> None:
+        """Make settings and hooks that are missing, empty, so that they can be covered. Git takes them for none."""
+        # Where we may not make them, a command may not either.
+        with contextlib.suppress(FileExistsError, PermissionError):
+            if "config" not in entries:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                os.close(os.open("config", flags, 0o644, dir_fd=descriptor))
+                entries["config"] = _Entry(0, is_folder=False, is_link=False)
+        with contextlib.suppress(FileExistsError, PermissionError):
+            if "hooks" not in entries:
+                os.mkdir("hooks", dir_fd=descriptor)
+                entries["hooks"] = _Entry(0, is_folder=True, is_link=False)
+
+    def _lock(self, descriptor: int, path: str, name: str) -> None:
+        found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+        if stat.S_ISLNK(found.st_mode):  # it was exchanged for a link since the folder was listed
+            self._found.is_exchanged = True
+            return
+        self._found.lock(f"{path}/{name}".lstrip("/"), found)
