@@ -579,7 +579,8 @@ def test_servers_are_added_trusted_and_removed_while_it_serves(tmp_path: Path) -
         assert berta.http.get("/api/mcp").status_code == 409
         assert berta.http.post("/api/mcp", json=body).status_code == 409
         page.post("/mcp", {"name": "own", "url": "ftp://x"}, status=409)
-        page.post("/mcp", body, status=201)
+        code = served.tenax("code").stdout.strip()
+        page.post("/mcp", {**body, "code": code}, status=201)
         page.post("/mcp", body, status=409)
         until_ready(page)
         page.post("/mcp/trust", {"name": "own", "trusted": True}, status=200)
