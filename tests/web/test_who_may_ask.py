@@ -11,10 +11,17 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.datastructures import URL
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
 
+import tenax
 from tenax.errors import CannotOpen
+from tenax.journal.devices import Devices
 from tenax.web.app import endpoints
+from tenax.web.guard import Guard
 from tenax.web.links import Links
+from tenax.web.signins import Signins
 from tests.support.served import SECONDS, Page, Served, code_of
 
 PATHS = [(each.method, each.path) for each in endpoints() if not each.public]
@@ -82,6 +89,25 @@ def test_an_old_cookie_is_told_that_it_needs_a_new_link(shared: Served) -> None:
     )
     assert "earlier version" in answer.json()["detail"]
     assert "tenax link" in answer.json()["hint"]
+
+
+async def test_the_guard_decides_by_the_path_that_is_routed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`request.url` of some versions of Starlette has the path that a client wrote into the Host header."""
+    reached: list[str] = []
+
+    async def endpoint(scope: Scope, _receive: Receive, _send: Send) -> None:
+        reached.append(scope["path"])
+
+    monkeypatch.setattr(Request, "url", URL("http://127.0.0.1/x?/api/setup"))
+    with tenax.open("memory:") as journal:
+        signins = Signins(Devices(journal, days=1), Links(tmp_path))
+        guard = Guard(endpoint, signins=signins, host="127.0.0.1", public=frozenset())
+        transport = httpx.ASGITransport(guard)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            assert (await http.get("/api/setup")).status_code == 401
+    assert reached == []
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ async def sign_in(call: Request, body: LinkCode) -> Response:
             await signins.revoke(before.id, before.user)
     answer = _answer(SignIn(user, made.key))
     seconds = signins.devices.days * _DAY_SECONDS
-    secure = call.url.scheme == "https"
+    secure = call.scope["scheme"] == "https"
     answer.set_cookie(cookie_name(call), made.cookie, max_age=int(seconds), httponly=True, samesite="strict", secure=secure)  # fmt: skip
     return answer
 

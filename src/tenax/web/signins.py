@@ -8,6 +8,7 @@ second, because another process may have revoked it. While the store does not an
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Final
 
 import msgspec
@@ -23,6 +24,7 @@ KEY_HEADER: Final = "Tenax-Key"
 FRESH_SECONDS: Final = 0.5
 STORE_SECONDS: Final = 0.5
 """How long the request of a known device waits for the store."""
+_PORT: Final = re.compile(r":([0-9]+)$")
 _KNOWN_MAX: Final = 1000
 _RETRY_SECONDS: Final = 60.0
 _HOUR_US: Final = 3600 * 1_000_000
@@ -150,4 +152,5 @@ class Signins:
 
 def cookie_name(request: Request) -> str:
     """The name of the cookie. Browsers keep the cookies of all ports of a host together."""
-    return f"tenax_{request.url.port or 80}"
+    port = _PORT.search(request.headers.get("host", ""))
+    return f"tenax_{port[1] if port else 80}"
