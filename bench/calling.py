@@ -15,6 +15,7 @@ from tenax.config import load
 from tenax.events import MessageAssistant, ToolFinished
 from tenax.models import Call as Asked
 from tenax.models import Reply, ScriptedModel
+from tenax.rules import Rule
 from tenax.runtime import Runtime
 from tenax.tools.base import Call
 from tenax.tools.gate import Allowed, Gate
@@ -49,11 +50,12 @@ def tools(lab: Lab) -> Iterator[Row]:
 
 def _shell(runner: asyncio.Runner, folder: Path) -> Callable[[], float]:
     gate = Gate([Shell(Sandbox(), Redact())])
+    allowed = Rule("allow", "shell", "*")
     call = Call("local", "c_1", 1, "call", folder)
 
     def work() -> float:
         begun = time.perf_counter()
-        permit = gate.weigh("shell", f'{{"command":"{_COMMAND}"}}', call, allowed={"shell"})
+        permit = gate.weigh("shell", f'{{"command":"{_COMMAND}"}}', call, allowed=[allowed])
         assert isinstance(permit, Allowed)
         done = runner.run(gate.perform(permit, approved_arguments=None))
         assert done.outcome == "done", done.text

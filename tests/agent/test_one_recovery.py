@@ -14,6 +14,7 @@ from tenax.journal import Journal
 from tenax.journal.base import Lease
 from tenax.recovery import repair
 from tenax.sessions import SessionDB
+from tenax.views.pages import fold_page
 from tests.agent.test_recovery import begin, conversation_of, count, marker_in, rows_of, write_late
 
 WAIT = 60.0
@@ -42,7 +43,7 @@ def test_the_lease_alone_is_enough(db: SessionDB) -> None:
 def test_the_key_of_the_event_alone_is_enough(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that lost its lease and does not know that the other one has stored the event stores no second one."""
     conversation = conversation_of(db)
-    shown, _ = recovery.fold_page(db.journal, conversation, None, 50)
+    shown = fold_page(db.journal, conversation, None, 50).shown
     (row,) = [row for row in shown.rows if row.kind == "marker"]
 
     def claim_anyway(name: str, holder: str, seconds: float) -> Lease | None:
