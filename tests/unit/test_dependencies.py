@@ -7,6 +7,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from tenax.models.practice import PACKAGES
+from tools.lock import BUILD, UV
 from tools.page import WHEEL
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +27,9 @@ def test_every_dependency_is_explained() -> None:
             for line in (ROOT / "tests/support/postgres-wheel.txt").read_text().splitlines()
             if "==" in line
         ),
-        *re.findall(r"--no-deps (\S+)", (ROOT / "Makefile").read_text(encoding="utf-8")),
+        *PACKAGES,
+        *BUILD,
+        UV,
         WHEEL,
         *page_packages["dependencies"],
         *page_packages["devDependencies"],
