@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import apsw
 import msgspec
 import pytest
 
 import tenax
-from tenax.errors import StoreIncomplete
+from tenax.errors import StoreDamaged, StoreIncomplete
 from tenax.journal import Journal
 from tenax.testing.contract.base import begin, said, say
 from tests.support.damage import copy_store, put_back
@@ -250,3 +251,32 @@ def test_two_processes_never_move_it_backwards(path: Path) -> None:
         assert _witnessed(path, name) == 4
         one.close()
         assert _witnessed(path, name) == 4
+
+
+def test_a_conversation_is_proved_before_it_is_read(path: Path) -> None:
+    """One changed letter in its last events: every way to read it says which event is not what was written."""
+    with opened(path) as journal:
+        broken, whole = begin(journal), begin(journal)
+        for each in (broken, whole):
+            tell(journal, each, "words as they were")
+            tell(journal, each, "and more")
+    connection = apsw.Connection(str(path))
+    connection.execute(
+        "update events set body = cast(replace(body, 'were', 'are!') as blob) where place >> 32 = "
+        "(select num from conversations where id = ?)",
+        (broken,),
+    )
+    connection.close()
+    reads: list[Callable[[Journal], object]] = [
+        lambda journal: journal.open(broken),
+        lambda journal: journal.read(broken),
+        lambda journal: journal.messages(broken),
+    ]
+    for read in reads:
+        with opened(path) as journal:
+            for _ in range(2):
+                with pytest.raises(
+                    StoreDamaged, match=f"Event 2 of conversation {broken} is not what was written"
+                ):
+                    read(journal)
+            assert said(journal, whole) == ["words as they were", "and more"]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import random
 import shutil
+import subprocess
 from pathlib import Path
 
 import apsw
 import psycopg
 
+FILES = ("tenax.db", "tenax.db-wal", "tenax.db-witness")
+PAGE = 4096
 SQL = "update events set body = {} where kind = '{}' and place >> 32 = (select num from conversations where id = '{}')"
 
 
@@ -39,3 +44,83 @@ def put_back(folder: Path, path: Path) -> None:
         path.with_name(name).unlink(missing_ok=True)
     path.unlink(missing_ok=True)
     shutil.copy(folder / path.name, path)
+
+
+class Snapshots:
+    """Files of stores as a crash leaves them, log and all, to damage them in many ways."""
+
+    def __init__(self, now: Path, before: Path, other: Path) -> None:
+        self.now = now
+        self.before = before
+        """The same store, some time ago."""
+        self.other = other
+        """Another store."""
+
+    def damage(self, seed: int, home: Path) -> str:
+        """Put a damaged store there. What was done to it."""
+        chance = random.Random(seed)
+        for name in FILES:
+            shutil.copy(self.now / name, home)
+        ways = (
+            _flip_bit, _flip_bits, _cut, _zero_page, _zero_page, _fill_page,
+            self._of_other, self._of_before, _exchange, _remove,
+        )  # fmt: skip
+        way = ways[seed % len(ways)]
+        # A longer file is hit more often by a real fault; here each gets its share.
+        name = chance.choice(FILES[:2]) if seed % 20 < 18 else chance.choice(FILES)
+        way(home, name, chance)
+        return f"{way.__name__} {name}, seed {seed}"
+
+    def _of_other(self, home: Path, name: str, _: random.Random) -> None:
+        shutil.copy(self.other / name, home)
+
+    def _of_before(self, home: Path, name: str, _: random.Random) -> None:
+        shutil.copy(self.before / name, home)
+
+
+def snapshot(path: Path, folder: Path) -> None:
+    """Copy the files of a store that is open. Another process does it: closing them here would drop its locks."""
+    folder.mkdir()
+    subprocess.run(["cp", *(path.with_name(name) for name in FILES), folder], check=True)
+
+
+def _change(file: Path, at: int, data: bytes) -> None:
+    with file.open("r+b") as out:
+        out.seek(at)
+        out.write(data)
+
+
+def _flip_bit(home: Path, name: str, chance: random.Random) -> None:
+    data = (home / name).read_bytes()
+    at = chance.randrange(len(data))
+    _change(home / name, at, bytes([data[at] ^ 1 << chance.randrange(8)]))
+
+
+def _flip_bits(home: Path, name: str, chance: random.Random) -> None:
+    for _ in range(20):
+        _flip_bit(home, name, chance)
+
+
+def _cut(home: Path, name: str, chance: random.Random) -> None:
+    os.truncate(home / name, chance.randrange((home / name).stat().st_size))
+
+
+def _zero_page(home: Path, name: str, chance: random.Random) -> None:
+    pages = max(1, (home / name).stat().st_size // PAGE)
+    _change(home / name, chance.randrange(pages) * PAGE, bytes(PAGE))
+
+
+def _fill_page(home: Path, name: str, chance: random.Random) -> None:
+    pages = max(1, (home / name).stat().st_size // PAGE)
+    _change(home / name, chance.randrange(pages) * PAGE, chance.randbytes(PAGE))
+
+
+def _exchange(home: Path, _name: str, _chance: random.Random) -> None:
+    one, other = home / FILES[0], home / FILES[1]
+    one.rename(home / "kept")
+    other.rename(one)
+    (home / "kept").rename(other)
+
+
+def _remove(home: Path, name: str, _: random.Random) -> None:
+    (home / name).unlink()

@@ -62,6 +62,8 @@ class Store(msgspec.Struct, frozen=True):
     schema: int
     incarnation: str
     instances: list[Alive]
+    failover: str = ""
+    """What a failover of the server could lose."""
 
 
 class Findings(msgspec.Struct, kw_only=True):
@@ -133,7 +135,8 @@ def _look(config: Config, findings: Findings, *, accept: bool, as_json: bool) ->
     with open_journal(config.store_url, user=None, witness=config.places.witness) as journal:
         alive = [each for each in journal.instances() if each.alive]
         listed = [Alive(each.id, each.host, rfc3339(each.started_at)) for each in alive]
-        findings.store = Store(engine_of(journal), SCHEMA_VERSION, journal.incarnation, listed)
+        engine, failover = engine_of(journal), journal.store.failover()
+        findings.store = Store(engine, SCHEMA_VERSION, journal.incarnation, listed, failover)
         if not as_json:
             _show_store(findings.store, alive, journal.clock)
         findings.missing = journal.missing
@@ -192,6 +195,8 @@ def _show_places(config: Config, findings: Findings) -> None:
 def _show_store(store: Store, alive: list[Instance], clock: Clock) -> None:
     _pair("engine", f"{store.engine}, schema {store.schema}")
     _pair("incarnation", store.incarnation)
+    if store.failover:
+        _pair("failover", store.failover)
     for each in alive:
         _pair(
             "running",

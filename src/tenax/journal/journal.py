@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import msgspec
 
 from tenax.arguments import checked
-from tenax.errors import CursorMoved, Gone, InvalidInput, LeaseLost, NoSuchConversation, RunConflict, TooLarge
+from tenax.errors import (
+    CursorMoved,
+    Gone,
+    InvalidInput,
+    LeaseLost,
+    NoSuchConversation,
+    RunConflict,
+    StoreDamaged,
+    TooLarge,
+)
 from tenax.events import (
     ApprovalAnswered,
     ApprovalAsked,
@@ -66,7 +75,8 @@ from tenax.journal.facts import told_in
 from tenax.journal.index import INDEX_VERSION, MESSAGE_ROLES, ROLES, STRUCTURE
 from tenax.journal.place import ALL_SEQS, bounds
 from tenax.journal.plan import Append, check_id, is_id
-from tenax.journal.store import DAY_US, drop_mentions, forget_learned, recorded
+from tenax.journal.proof import prove_tail
+from tenax.journal.store import DAY_US, NUMS_MAX, drop_mentions, forget_learned, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -88,6 +98,7 @@ _LETTERS_MAX = 1000
 _PAGE_MAX = 10_000
 _SCRUB_SECONDS = 2.0
 TAIL_PAGE = 500
+_TAIL_PROVED = 100
 _SUMMARY_ROLE = 6
 _LATE_ROLE = 7
 
@@ -240,7 +251,7 @@ class Journal:
         """Events after a number, facts and partials in one order."""
         _whole("after", after)
         _page(limit)
-        low, _ = bounds(self._num(conversation))
+        low, _ = bounds(self._proved(conversation))
         where = {"low": low + after, "high": low + _whole("upto", upto), "limit": limit}
         return [recorded(conversation, row) for row in self._query(conversation, "read", **where)]
 
@@ -265,6 +276,7 @@ class Journal:
         rows = self.rows(conversation, before=before, limit=limit)
         after = rows[0].first - 1 if rows else self.head(conversation).context_from - 1
         upto = ALL_SEQS if before is None else before - 1
+        self._proved(conversation, after)
         found: list[Recorded] = []
         while page := self.read(conversation, after=after, limit=_PAGE_MAX, upto=upto):
             found += page
@@ -275,7 +287,9 @@ class Journal:
 
     def messages(self, conversation: str, *, after: int = 0, upto: int = ALL_SEQS) -> list[Recorded]:
         """The messages that stand between two numbers: undone and cleared ones do not."""
-        low, _ = bounds(self._num(conversation))
+        # The list asks for the first few of each conversation; that is not opening it.
+        num = self._proved(conversation) if upto == ALL_SEQS else self._num(conversation)
+        low, _ = bounds(num)
         where = {"low": low + _whole("after", after), "high": low + _whole("upto", upto)}
         rows = self._query(conversation, "messages", **where, roles=MESSAGE_ROLES)
         return [recorded(conversation, row) for row in rows]
@@ -958,6 +972,24 @@ class Journal:
             raise self._missing(conversation)
         return num
 
+    def _proved(self, conversation: str, after: int | None = None) -> int:
+        """The conversation's number, once its events after a seq are known to be what was written. Raises StoreDamaged.
+
+        Each process proves what it reads once: without a seq the last events, as many as a page shows.
+        """
+        num = self._num(conversation)
+        proved = self._store.proved
+        known = proved.get(num)
+        if known is not None and (after is None or known <= after):
+            return num
+        if after is None:
+            after = max(0, self.head(conversation).facts - _TAIL_PROVED)
+        self._store.read(lambda tx: _prove_twice(tx, num, conversation, after))
+        if len(proved) >= NUMS_MAX:
+            proved.clear()
+        proved[num] = after
+        return num
+
     def _query(self, conversation: str, name: str, /, **params: int) -> list[tuple[Any, ...]]:
         """Read from a conversation. Where nothing is found, it may have been deleted since its number was learned."""
         rows = self._store.query(name, **params)
@@ -969,6 +1001,19 @@ class Journal:
         if self._store.query("tombstone", owner=self._user(), id=conversation):
             return Gone(f"Conversation {conversation} was deleted.")
         return NoSuchConversation(f"There is no conversation {conversation}.", hint="run: tenax list")
+
+
+def _prove_twice(tx: Tx, num: int, conversation: str, after: int) -> None:
+    """Prove a tail. It may be erased or deleted meanwhile, so only what fails again is damage."""
+    try:
+        prove_tail(tx, num, conversation, after)
+    except (StoreDamaged, TypeError, ValueError):
+        try:
+            prove_tail(tx, num, conversation, after)
+        except (TypeError, ValueError) as error:  # what was read is not even of the right type
+            raise StoreDamaged(
+                f"Conversation {conversation} cannot be read: {error}.", hint="run: tenax doctor"
+            ) from error
 
 
 def _whole(what: str, value: object) -> int:

@@ -380,6 +380,7 @@ class PostgresStore(Store):
             if incarnation != self._stored_incarnation:
                 self._nums.clear()
                 self._stretches.clear()
+                self.proved.clear()
                 # A server that was down may come back as a standby that lagged behind, or as an older copy.
                 self.incarnation, _ = self._examine(
                     incarnation, lambda name, **params: _ask(connection, name, params)
@@ -582,6 +583,19 @@ class PostgresStore(Store):
 
     def boot(self) -> str:
         return self._up
+
+    def failover(self) -> str:
+        ((names, standbys),) = self.query("standbys")
+        if names:
+            return (
+                f"A commit waits for a standby ({names}): a failover to one that it waited for loses nothing."
+            )
+        if standbys:
+            return (
+                f"No commit waits for {'the standby' if standbys == 1 else f'any of the {standbys} standbys'}: a failover "
+                "can lose the last messages although they were acknowledged. Set synchronous_standby_names on the server."
+            )
+        return "No standby is connected. A failover to a copy of the server loses what that copy lacks."
 
     def digests(self, ask: Callable[..., list[Row]], places: list[int]) -> list[Row]:
         return ask("digests", places=places)

@@ -26,9 +26,9 @@ from tenax.journal.plan import chain, inner_hash, named_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tenax.journal.store import Row, Store
+    from tenax.journal.store import Row, Store, Tx
 
-__all__ = ["PER_CONVERSATION_MAX", "Proof"]
+__all__ = ["PER_CONVERSATION_MAX", "Proof", "prove_tail"]
 
 PER_CONVERSATION_MAX = 50
 """Findings of one sort that are kept for one conversation. More would say no more."""
@@ -445,3 +445,35 @@ def _shown(value: object) -> str:
     if isinstance(value, bytes):
         return value.hex()[:16]
     return "none" if value is None else f"{value!r:.60}"
+
+
+def prove_tail(tx: Tx, num: int, conversation: str, after: int) -> None:
+    """Check that the facts after a number are what was written, up to the head. Raises StoreDamaged.
+
+    This proves what is about to be read, in time proportional to it. What stands before it is taken as it is.
+    """
+    rows = tx.run("head", {"num": num})
+    if not rows:  # deleted meanwhile
+        return
+    low, _ = bounds(num)
+    upto, digest = rows[0][1], rows[0][6]
+    before = tx.run("last_fact", {"low": low, "high": low + min(after, upto)})[0][0]
+    at, previous = low, bytes(32)
+    if before is not None:
+        at = before
+        previous = tx.run("prove_facts", {"low": at - 1, "high": at, "limit": 1})[0][9]
+    while facts := tx.run("prove_facts", {"low": at, "high": low + upto, "limit": _PAGE}):
+        for place, kind, time, run, _, _, _, salt, body_hash, found, body in facts:
+            inner = body_hash if body is None else inner_hash(salt, body)
+            if chain(previous, conversation, place - low, kind, time, run, inner) != found:
+                raise _not_as_written(conversation, place - low)
+            at, previous = place, found
+    if at != low + upto or previous != digest:
+        raise _not_as_written(conversation, upto)
+
+
+def _not_as_written(conversation: str, seq: int) -> StoreDamaged:
+    return StoreDamaged(
+        f"Event {seq} of conversation {conversation} is not what was written.",
+        hint="run: tenax doctor; then restore a copy of the store",
+    )

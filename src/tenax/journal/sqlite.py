@@ -65,6 +65,8 @@ _CHUNKS = (64, 32, 16, 8, 4, 2, 1)
 _VALUES = re.compile(r"\bvalues (\([^)]*\))")
 _PARAMETER = re.compile(r":\w+")
 _INCREMENTAL = 2
+_WAL_HEADER_BYTES = 32
+_WAL_FRAME_BYTES = 24
 _LOG_CHUNK = 65_536  # SQLite writes less than 128 KiB at a time
 _living: set[str] = set()
 """Instances of this process. Their lock files are never opened a second time: closing one would drop the lock."""
@@ -167,6 +169,10 @@ class SqliteStore(Store):
             ) from error
         except apsw.FullError as error:
             raise self.judge(error, committing=False).error from error
+        except (TypeError, ValueError) as error:  # a row that has not even the right columns
+            raise StoreDamaged(
+                f"{self.path} is damaged: {error}.", hint="restore a copy of the store"
+            ) from error
         except apsw.Error as error:
             raise CannotOpen(
                 f"{self.path} cannot be opened: {_said(error)}.", hint="run: tenax doctor"
@@ -185,6 +191,7 @@ class SqliteStore(Store):
                 f"{self.path} is the database of another program.", hint="name another file for the store"
             )
         self._journal_mode(connection)
+        self._refuse_truncated(connection)
         have = 0 if new else self._schema(connection)
         if have > SCHEMA_VERSION:
             raise too_new(have)
@@ -196,6 +203,22 @@ class SqliteStore(Store):
                     first = {"schema": 1, "incarnation": self.ids.append().hex(), "life": self._boot}
                     connection.execute(_SQL["put_store"], {**first, "at": self.clock.now_us()})
                 connection.execute(_SQL["set_schema"], {"schema": number})
+
+    def _refuse_truncated(self, connection: apsw.Connection) -> None:
+        """A file that was cut short would take new messages, until a page is asked for that it lacks."""
+        if self._identity() is None:
+            return
+        pages = int(str(connection.pragma("page_count")))
+        if _size(self.path) >= pages * PAGE_SIZE:
+            return
+        logged = _logged_pages(Path(f"{self.path}-wal"))
+        have = _size(self.path) // PAGE_SIZE  # after the log: a page leaves it only once it is in the file
+        lost = sum(page not in logged for page in range(have + 1, pages + 1))
+        if lost:
+            raise StoreDamaged(
+                f"{self.path} was cut short: {lost:,} of its {pages:,} pages are missing.",
+                hint="restore a copy of the store",
+            )
 
     def _make_private(self) -> None:
         guard.make_private(self.path)
@@ -871,6 +894,21 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def _logged_pages(log: Path) -> set[int]:
+    """The numbers of the pages that a write-ahead log holds (see "The WAL File Format" of SQLite)."""
+    found: set[int] = set()
+    try:
+        with log.open("rb") as file:
+            salts = file.read(_WAL_HEADER_BYTES)[16:24]
+            while len(frame := file.read(_WAL_FRAME_BYTES)) == _WAL_FRAME_BYTES:
+                if frame[8:16] == salts:
+                    found.add(int.from_bytes(frame[:4], "big"))
+                file.seek(PAGE_SIZE, os.SEEK_CUR)
+    except OSError:
+        return set()
+    return found
 
 
 def _said(error: apsw.Error) -> str:

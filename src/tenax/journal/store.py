@@ -126,6 +126,10 @@ class Store(abc.ABC):
         self.incarnation = ""
         self.witness: Witness | None = None
         self._missing: list[Missing] = []
+        self.put_back_to = 0
+        """When an incomplete store was last written to, in microseconds; 0 if it is empty."""
+        self.proved: dict[int, int] = {}
+        """From which seq on the tail of a conversation was proved, when this process first read it."""
         self._nums: dict[Key, int] = {}
         self._stretches: dict[int, str] = {}
         self.reach: Callable[[str], None] | None = None
@@ -202,16 +206,24 @@ class Store(abc.ABC):
             self._missing = []
         return self._missing
 
-    def check_complete(self) -> None:
-        """Raise StoreIncomplete if something is missing that nobody has accepted yet."""
+    def _refuse_incomplete(self) -> None:
+        """Raise Trouble if something is missing that nobody has accepted yet.
+
+        It is asked inside of a transaction: beginning one may have connected to a server that lagged behind.
+        """
         missing = self._missing and self.missing
         if missing:
-            raise StoreIncomplete(
+            error = StoreIncomplete(
                 f"The store lacks events that it had stored, in {_conversations(len(missing))}: an older copy was put "
                 "back, or it is damaged. It takes nothing new until somebody has looked at it.",
                 hint="restore a newer copy, or see what is missing with: tenax doctor; "
                 "to go on without it: tenax doctor --accept",
             )
+            raise Trouble(error, lasting=True)
+
+    def failover(self) -> str:
+        """What a failover of the server could lose, in a sentence; empty where there is no server."""
+        return ""
 
     def accept_loss(self) -> None:
         """Go on with the store as it is: what is missing is no longer missed."""
@@ -244,6 +256,7 @@ class Store(abc.ABC):
         missing, inode = self.witness.examine(ask, functools.partial(self.digests, ask))
         self._missing = missing
         if missing:
+            self.put_back_to = int(ask("last_moved")[0][0])
             lost = repr((incarnation, self.inode(), missing)).encode()
             return hashlib.sha256(lost).hexdigest()[:32], True
         return incarnation, inode == self.inode()
@@ -262,12 +275,16 @@ class Store(abc.ABC):
 
     # -- transactions that try again -------------------------------------------------------------------------
 
-    def change(self, work: Callable[[Tx], T], *, durable: bool = True) -> T:
-        """Run `work` in a transaction. It may be run again, so it has to find its own earlier success."""
-        self.check_complete()
+    def change(self, work: Callable[[Tx], T], *, durable: bool = True, even_incomplete: bool = False) -> T:
+        """Run `work` in a transaction. It may be run again, so it has to find its own earlier success.
+
+        `even_incomplete`: also in a store that lacks something. For who may sign in, never for what was said.
+        """
 
         def once() -> T:
             with self.transaction(durable=durable) as tx:
+                if not even_incomplete:
+                    self._refuse_incomplete()
                 return work(tx)
 
         return self._persist(once, self.patience)
@@ -326,6 +343,7 @@ class Store(abc.ABC):
     def forget(self, key: Key) -> None:
         """The conversation is deleted."""
         num = self._nums.pop(key, None)
+        self.proved.pop(num or 0, None)
         if num is not None and self.witness is not None:
             self.witness.forget(num)
 
@@ -428,13 +446,13 @@ class Store(abc.ABC):
 
     def _attempt(self, group: list[Waiter]) -> None:
         """One transaction for all of them. Outcomes are told only once the commit has returned."""
-        self.check_complete()
         appends = list(map(_append_of, group))
         batch = Batch()
         reach = self.reach
         if reach:
             reach("begin")
         with self.transaction(durable=not all(map(_is_partial, appends))) as tx:
+            self._refuse_incomplete()
             if reach:
                 reach("load")
             loaded = self._load(tx, appends)

@@ -25,6 +25,9 @@ select s.incarnation, s.life, p.name,
        d.oid || '.' || cast(extract(epoch from pg_postmaster_start_time()) * 1000000 as bigint) || '.' || coalesce(p.name, '')
 from store s cross join pg_database d left join pulse p on true where d.datname = current_database()
 
+-- name: standbys
+select current_setting('synchronous_standby_names'), (select count(*) from pg_stat_replication)
+
 -- name: lock_store
 select 1 from store for update
 

@@ -1,0 +1,180 @@
+"""Damaged files: each is named or harmless, none is served as true, and `doctor` never ends in a traceback."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+import tenax
+from tenax.cli import tenax as command
+from tenax.cli.frame import run
+from tenax.errors import StoreDamaged, StoreError, StoreIncomplete, TenaxError
+from tenax.journal import Journal
+from tenax.testing.contract.base import answer, begin, say, turn
+from tests.support.damage import Snapshots, snapshot
+from tests.support.world import build
+
+pytestmark = pytest.mark.crash
+
+CASES = 40
+CASES_AT_NIGHT = 200
+USERS = ("ada", "local")
+Shown = dict[str, list[tuple[int, bytes]]]
+"""By conversation: the numbers and bodies of the messages that stand."""
+
+
+@pytest.fixture(scope="module")
+def snapshots(tmp_path_factory: pytest.TempPathFactory) -> Snapshots:
+    """A store whose file and log both hold something, some time before, and another one."""
+    folder = tmp_path_factory.mktemp("stores")
+    for name in ("store", "else"):
+        (folder / name).mkdir()
+    _make(folder / "else" / "tenax.db", folder / "unused", folder / "other", "Other words.")
+    _make(folder / "store" / "tenax.db", folder / "before", folder / "now", "These words.")
+    return Snapshots(folder / "now", folder / "before", folder / "other")
+
+
+def _make(path: Path, before: Path, now: Path, words: str) -> None:
+    with tenax.open(f"sqlite:///{path}", user="ada") as journal:
+        build(journal)
+        names = [begin(journal, say(f"{words} {n}" * 40)) for n in range(20)]
+    with tenax.open(f"sqlite:///{path}", user="ada") as journal:
+        assert journal.store.witness is not None
+        journal.append(names[0], [say(words)])
+        journal.store.witness.save()
+        snapshot(path, before)
+        for n, name in enumerate(names):
+            journal.append(name, [say(f"{words} {n}"), answer(f"Answer to {words} {n}" * 50)])
+            turn(journal, name, "r-1")
+        journal.store.witness.save()
+        snapshot(path, now)
+
+
+def _shown(journal: Journal) -> Shown:
+    found: Shown = {}
+    for user in USERS:
+        of = journal.of(user)
+        for summary in of.conversations(limit=1000):
+            name = summary.conversation
+            of.open(name)
+            found[name] = [(each.seq, each.body or b"") for each in of.messages(name)]
+    return found
+
+
+@pytest.fixture(scope="module")
+def truth(snapshots: Snapshots, tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    home = tmp_path_factory.mktemp("truth")
+    for file in snapshots.now.iterdir():
+        (home / file.name).write_bytes(file.read_bytes())
+    with tenax.open(f"sqlite:///{home}/tenax.db", user="ada") as journal:
+        assert journal.missing == []
+        return _shown(journal)
+
+
+@pytest.fixture
+def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    for name in ("TENAX_STORE", "TENAX_CONFIG", "TENAX_LOG", "TENAX_MODEL"):
+        monkeypatch.delenv(name, raising=False)
+    with monkeypatch.context() as patch:
+        patch.setenv("TENAX_HOME", str(tmp_path / "home"))
+        yield tmp_path
+
+
+def check(snapshots: Snapshots, truth: Shown, folder: Path, seed: int) -> str:
+    """One damaged store: what became of it."""
+    home = folder / "home"
+    home.mkdir()
+    what = snapshots.damage(seed, home)
+    served = _serve(home / "tenax.db", truth, what)
+    code, words = _doctor()
+    assert "Traceback" not in words, what
+    assert code in {0, 1}, f"{what}: {words}"
+    if code == 0:
+        assert served == "as it was", f"{what}: {served}, and doctor says it is in order"
+    home.rename(folder / f"done-{seed}")
+    return f"{served}, {code}"
+
+
+def _serve(path: Path, truth: Shown, what: str) -> str:
+    """Open it as a server does, read everything, and try to go on."""
+    try:
+        with tenax.open(f"sqlite:///{path}", user="ada") as journal:
+            try:
+                shown = _shown(journal)
+            except StoreDamaged:
+                return "damage was named"
+            if journal.missing:
+                with pytest.raises(StoreIncomplete):
+                    begin(journal)
+                return "incomplete"
+            for name, messages in shown.items():
+                assert set(messages) <= set(truth.get(name, [])), f"{what}: {name} shows what nobody wrote"
+            return "as it was" if shown == truth else "other than it was"
+    except TenaxError:
+        return "refused"
+
+
+def _doctor() -> tuple[int, str]:
+    words = io.StringIO()
+    with redirect_stdout(words), redirect_stderr(words):
+        code = run(command, ["doctor"])
+    return code, words.getvalue()
+
+
+def test_damaged_files_are_named_or_harmless(snapshots: Snapshots, truth: Shown, homes: Path) -> None:
+    """The log of another store, cut files, flipped bits, emptied pages, exchanged files."""
+    outcomes = [check(snapshots, truth, homes, seed) for seed in range(CASES)]
+    assert len(set(outcomes)) > 2, outcomes
+
+
+@pytest.mark.nightly
+def test_two_hundred_damaged_files_are_named_or_harmless(
+    snapshots: Snapshots, truth: Shown, homes: Path
+) -> None:
+    for seed in range(CASES, CASES_AT_NIGHT):
+        check(snapshots, truth, homes, seed)
+
+
+def test_a_file_that_was_cut_short_takes_no_message(tmp_path: Path) -> None:
+    """Whatever is cut off: the last page or nearly everything."""
+    path = tmp_path / "tenax.db"
+    with tenax.open(f"sqlite:///{path}", user="ada") as journal:
+        build(journal)
+    for name in ("tenax.db-wal", "tenax.db-shm"):  # the log still holds what was copied from it
+        path.with_name(name).unlink(missing_ok=True)
+    whole = path.read_bytes()
+    for length in (len(whole) - 1, len(whole) - 4096, len(whole) // 2, 2 * 4096):
+        path.write_bytes(whole[:length])
+        with pytest.raises(StoreError, match=r"was cut short: .* pages are missing|is malformed") as caught:
+            tenax.open(f"sqlite:///{path}", user="ada")
+        assert caught.value.hint
+        path.with_name("tenax.db-wal").unlink(missing_ok=True)
+    path.write_bytes(whole)
+    with tenax.open(f"sqlite:///{path}", user="ada") as journal:
+        begin(journal)
+
+
+def test_the_log_of_another_store_harms_nothing(tmp_path: Path, snapshots: Snapshots) -> None:
+    """SQLite takes it for this store's. The file stays as it is, and without that log everything is there again."""
+    path = tmp_path / "tenax.db"
+    with tenax.open(f"sqlite:///{path}", user="ada") as journal:
+        build(journal)
+        name = begin(journal, say("Mine."))
+    before = path.read_bytes()
+    log, index = path.with_name("tenax.db-wal"), path.with_name("tenax.db-shm")
+    index.unlink(missing_ok=True)
+    log.write_bytes((snapshots.other / "tenax.db-wal").read_bytes())
+    with tenax.open(f"sqlite:///{path}", user="ada") as journal:
+        assert name in {each.conversation for each in journal.missing}
+        with pytest.raises(StoreIncomplete):
+            begin(journal)
+    assert path.read_bytes() == before
+    log.unlink()
+    index.unlink(missing_ok=True)
+    with tenax.open(f"sqlite:///{path}", user="ada") as journal:
+        assert journal.missing == []
+        begin(journal)
