@@ -230,7 +230,7 @@ class Link:
 
     def cannot_open(self, error: psycopg.Error) -> CannotOpen:
         """Why the store cannot be opened, as one sentence."""
-        words = _said(error)
+        words = _SHARED if error.sqlstate in _NOT_OUR_SESSION else _said(error)
         for pattern, sentence, hint in _REASONS:
             if re.search(pattern, words):
                 return CannotOpen(sentence.format(where=self.where), hint=hint)
