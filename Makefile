@@ -9,7 +9,7 @@ LOCKED := $(PIP) --require-hashes
 OURS := $(PIP) --no-deps --no-build-isolation --editable .
 OFFLINE := { echo "Some packages could not be fetched: look at the lines above, and run make again." >&2; exit 1; }
 
-.PHONY: run page test nightly check bench bench-large wheel lock clean
+.PHONY: run page test nightly mutants check bench bench-large wheel lock clean
 
 run:
 	@echo "1/4 environment" >&2
@@ -34,6 +34,10 @@ test: $(VENV)/installed-dev
 # The tests that take too long for every commit.
 nightly: $(VENV)/installed-dev
 	$(BIN)/pytest -n 2 -m nightly tests
+
+# For every contract a mutation of the source that its tests must notice. It takes half an hour.
+mutants: $(VENV)/installed-dev
+	$(BIN)/python -m tools.mutants $(if $(ONLY),--only $(ONLY))
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
