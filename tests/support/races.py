@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +31,7 @@ from tenax.tools import mounted
 from tenax.tools.sandbox import Sandbox
 from tests.support.bubblewrap import ROOT
 
-__all__ = ["SWAPS", "Report", "exchange", "race", "swapping"]
+__all__ = ["SWAPS", "Report", "exchange", "race", "swapping", "swapping_here"]
 
 _RENAME_EXCHANGE: Final = 2
 _AT_FDCWD: Final = -100
@@ -88,6 +89,25 @@ def swapping(one: Path, other: Path) -> Iterator[None]:
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+@contextlib.contextmanager
+def swapping_here(one: Path, other: Path) -> Iterator[None]:
+    """The same by a thread of this process."""
+    stop = threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            exchange(one, other)
+            time.sleep(0.0001)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def race(folder: Path, user: int, runs: int) -> Report:

@@ -302,6 +302,96 @@ async def test_repositories_in_the_folder_and_what_stands_for_one_stay(folder: P
     assert "DONE" not in output
 
 
+NAMED = {
+    "a bare repository": ("git init -q --bare store.git", ["store.git/config", "store.git/hooks/evil"]),
+    "the folder itself": ("git init -q --bare .", ["config", "hooks/evil"]),
+    "core.hooksPath": (
+        "git init -q r; mkdir r/.husky; git -C r config core.hooksPath .husky",
+        ["r/.husky/evil", "r/.git/config"],
+    ),
+    "core.hooksPath of a bare repository": (
+        "git init -q --bare s; mkdir s/own; git -C s config core.hooksPath own",
+        ["s/own/evil"],
+    ),
+    "an absolute core.hooksPath": (
+        "git init -q r; mkdir tools; git -C r config core.hooksPath $PWD/tools",
+        ["tools/evil"],
+    ),
+    "core.hooksPath in a worktree": (
+        "git init -q r; git -C r commit -q --allow-empty -m x; git -C r worktree add -q ../w; mkdir w/h; git -C r config core.hooksPath h",
+        ["w/h/evil"],
+    ),
+    "include.path": (
+        "git init -q r; touch r/shared; git -C r config include.path ../shared",
+        ["r/shared"],
+    ),
+    "include.path in an included file": (
+        "git init -q r; git -C r config include.path ../one; git config -f r/one include.path two; touch r/two",
+        ["r/one", "r/two"],
+    ),
+    "includeIf": (
+        "git init -q r; touch 'r/a b'; git -C r config includeIf.gitdir:/nowhere/.path '../a b'",
+        ["r/a b"],
+    ),
+    "core.hooksPath in an included file": (
+        "git init -q r; mkdir r/h; git -C r config include.path ../one; git config -f r/one core.hooksPath h",
+        ["r/h/evil"],
+    ),
+}
+
+
+def _prepare(folder: Path, setup: str) -> None:
+    folder.mkdir()
+    identity = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    subprocess.run(["bash", "-ec", setup], cwd=folder, env={**os.environ, **identity}, check=True)
+
+
+@pytest.mark.parametrize("name", NAMED)
+async def test_hooks_and_settings_that_git_finds_elsewhere_are_not_written(folder: Path, name: str) -> None:
+    """Bare repositories, and what the settings name: neither written, nor moved away, nor is a folder on the way."""
+    setup, paths = NAMED[name]
+    _prepare(folder, setup)
+    tries = [
+        tried
+        for path in paths
+        for tried in (
+            f"echo evil >> '{path}'",
+            f"mv '{Path(path).parent}' away",
+            f"rm -rf '{path}' && test -e '{path}'",
+        )
+    ]
+    command = "; ".join(f"({tried}) && echo DONE" for tried in tries)
+    output, code = await said(await Sandbox().start(f"{command}; true", folder))
+    assert ("DONE" in output, code) == (False, 0), output
+
+
+@pytest.mark.parametrize("kind", ["hooks", "include"])
+async def test_what_the_settings_name_and_is_missing_is_not_made(folder: Path, kind: str) -> None:
+    """A command that makes it is ended, and it is gone afterwards."""
+    (folder / "r").mkdir(parents=True)
+    _git(folder / "r", "init", "-q")
+    _git(folder / "r", "config", "core.hooksPath" if kind == "hooks" else "include.path", f"{folder}/r/new")
+    _, why = await said(await Sandbox().start("echo evil > r/new; sleep 60", folder), 60)
+    assert "it wrote new in a repository" in str(why)
+    assert not (folder / "r" / "new").exists()
+
+
+async def test_a_clone_is_protected_from_a_command_that_ran_before(folder: Path) -> None:
+    """As soon as the command that made it has ended."""
+    before = await Sandbox().start(
+        "until [ -e go ]; do sleep 0.02; done; (echo evil > r/.git/hooks/evil) && echo DONE; (mv r away) && echo DONE",
+        folder,
+    )
+    finish = asyncio.create_task(before.finish(60))
+    clone = "git init -q r && cd r && echo x > x && git add x"
+    assert (await said(await Sandbox().start(clone, folder), 60))[1] == 0
+    (folder / "go").touch()
+    output = await before.output.read(-1)
+    await finish
+    assert b"DONE" not in output
+    assert b"Read-only" in output
+
+
 async def test_a_folder_with_a_repository_stays_where_it_is(folder: Path) -> None:
     """Nor do the folders on the way to it go: a command cannot put another repository where a person looks for theirs."""
     (folder / "way" / "repo").mkdir(parents=True)

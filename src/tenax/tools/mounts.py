@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +36,7 @@ class Protection:
     def __init__(self, folder: Path) -> None:
         """Look through the folder. Raises ToolFailed."""
         self.folder = folder
-        self._covered: set[tuple[int, int, bool]] = set()
+        self._covered: set[tuple[str, int, int, bool]] = set()
         self._paths: set[str] = set()
         self._forbidden: dict[str, None] = {}
         for _ in range(_BUSY_LOOKS_MAX):
@@ -74,14 +75,24 @@ class Protection:
             hint="stop that command, and try again",
         )
 
+    def update(self, pid: int, pidfd: int) -> None:
+        """Protect repositories that came to be while the command runs, except a clone that may be under way."""
+        found = self._look()
+        self._cover(found, pid, pidfd, leave=found.unfinished)
+
     def _look(self) -> Found:
         found = find_repositories(self.folder)
         self._forbidden.update(dict.fromkeys(found.forbidden))
         return found
 
-    def _cover(self, found: Found, pid: int, pidfd: int) -> bool:
-        """Mount what is not covered yet. Return whether all of it was where it was seen."""
-        new = [place for place in found.places if _identity(place) not in self._covered]
+    def _cover(self, found: Found, pid: int, pidfd: int, leave: Collection[str] = ()) -> bool:
+        """Mount what is not covered yet, and not inside of `leave`. Return whether all of it was where it was seen."""
+        new = [
+            place
+            for place in found.places
+            if _identity(place) not in self._covered
+            and not any(f"{place.path}/".startswith(f"{git}/") for git in leave)
+        ]
         if not new:
             return True
         fields = [
@@ -107,14 +118,14 @@ class Protection:
 
     def planted(self) -> str:
         """Return the sentence for a file that no command may make, once there is one."""
-        for path in self._forbidden:
+        for path in list(self._forbidden):  # a look on another thread may add to it
             if os.path.lexists(self.folder / path):
                 return f"it wrote {Path(path).name} in a repository, where git finds what to run"
         return ""
 
     def clear(self) -> None:
         """Remove such files."""
-        for path in self._forbidden:
+        for path in list(self._forbidden):
             parts = path.split("/")
             with (
                 contextlib.suppress(OSError, ToolFailed),
@@ -123,8 +134,9 @@ class Protection:
                 os.unlink(parts[-1], dir_fd=parent)
 
 
-def _identity(place: Place) -> tuple[int, int, bool]:
-    return place.device, place.inode, place.locked
+def _identity(place: Place) -> tuple[str, int, int, bool]:
+    """A file that is seen under another path is mounted there too: a folder on the way may be a mount of its own."""
+    return place.path, place.device, place.inode, place.locked
 
 
 def _not_protected(why: str) -> ToolFailed:

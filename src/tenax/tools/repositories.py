@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tenax.errors import ToolFailed
+from tenax.tools.git_settings import Settings, parse_settings
 from tenax.tools.mounted import Place, open_beneath
 from tenax.tools.paths import FOLDER
 
@@ -27,6 +28,9 @@ _REPOSITORIES_MAX = 50
 FULL = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """There is no room for one more process or file, for a moment."""
 _FRESH_NS = 300_000_000
+_BARE = frozenset({"HEAD", "objects", "refs"})
+_INCLUDES_MAX = 50
+_SETTINGS_BYTES_MAX = 1_000_000
 _SETTINGS = ("config", "hooks", "config.worktree", "commondir")
 
 
@@ -47,6 +51,8 @@ class Found:
         """Files that no command may make: they cannot be covered while they are missing."""
         self.identities: dict[str, tuple[int, int]] = {}
         """Device and inode of every folder that was looked through."""
+        self.unfinished: set[str] = set()
+        """Git directories without an index: a clone may be under way there."""
         self.is_torn = False
         """A folder was listed, but was gone when it was opened: another look may find more."""
         self.is_exchanged = False
@@ -64,7 +70,9 @@ class Found:
         return [*self._repositories.values(), *sorted(self._ways.values(), key=_depth)]
 
     def hold(self, path: str) -> None:
-        """Keep a git directory, and the folders on the way to it, where they are."""
+        """Keep a git directory, and the folders on the way to it, where they are. The folder itself stays anyway."""
+        if not path:
+            return
         self._repositories.setdefault(path, self._held(path))
         self.hold_way(path.rpartition("/")[0])
 
@@ -114,6 +122,11 @@ class _Search:
         self._queue = deque([("", os.fstat(root).st_ino, False)])
         """Paths, the inode of each, and whether it is inside of a git directory."""
         self._repositories = 0
+        self._worktrees: list[str] = []
+        """Folders with a file that says where their repository is."""
+        self._hooks: set[str] = set()
+        """Relative paths of hooks: each is one in every worktree."""
+        self._included = 0
 
     def run(self) -> Found:
         looked = 0
@@ -137,6 +150,9 @@ class _Search:
                 self._found.is_torn = True
             finally:
                 os.close(descriptor)
+        for folder in self._worktrees:
+            for hooks in self._hooks:
+                self._lock_named(os.path.normpath(f"{folder}/{hooks}"), forbid=False)
         return self._found
 
     def _open(self, path: str) -> int:
@@ -161,7 +177,8 @@ class _Search:
             }
         self._refuse_links(path, entries)
         is_git = path.rpartition("/")[2] == ".git"
-        if path == ".git" or ((is_git or inside) and "HEAD" in entries):
+        is_bare = entries.keys() >= _BARE and entries["objects"].is_folder
+        if path == ".git" or is_bare or ((is_git or inside) and "HEAD" in entries):
             self._repositories += 1
             self._protect(descriptor, path, entries, whole=is_git or "objects" in entries)
             self._note_links(descriptor, path, entries, ("config", "hooks"))
@@ -169,6 +186,7 @@ class _Search:
         elif ".git" in entries and not entries[".git"].is_folder and not entries[".git"].is_link:
             # The file that says where the repository of a worktree or a submodule is.
             self._lock(descriptor, path, ".git")
+            self._worktrees.append(path)
         self._note_links(descriptor, path, entries, (".git",))
         for name, entry in entries.items():
             if entry.is_folder:
@@ -197,14 +215,101 @@ class _Search:
         self._found.hold(path)
         if whole:
             self._make_missing(descriptor, entries)
+        if "index" not in entries:
+            self._found.unfinished.add(path)
         for name in _SETTINGS:
             if name == "commondir" and whole:  # only a worktree has one
-                self._found.forbidden.append(f"{path}/{name}")
+                self._found.forbidden.append(_joined(path, name))
             elif name not in entries:
                 if not whole or name == "config.worktree":
-                    self._found.forbidden.append(f"{path}/{name}")
+                    self._found.forbidden.append(_joined(path, name))
             elif not entries[name].is_link:
                 self._lock(descriptor, path, name)
+        for name in ("config", "config.worktree"):
+            if name in entries:
+                self._protect_named(path, name)
+
+    def _protect_named(self, git: str, name: str) -> None:
+        """Protect what the settings of a repository name, as far as it lies in the folder."""
+        settings = self._read_settings(_joined(git, name))
+        above, _, last = git.rpartition("/")
+        worktree = above if last == ".git" else git
+        if settings.worktree:
+            worktree = str(Path(git) / settings.worktree)
+        self._protect_hooks(settings, worktree)
+        files = [(_joined(git, name), settings)]
+        while files:
+            file, settings = files.pop()
+            for path in settings.includes:
+                self._included += 1
+                included = self._in_folder(file.rpartition("/")[0], path)
+                if included is not None and self._included <= _INCLUDES_MAX:
+                    self._lock_named(included, forbid=True)
+                    more = self._read_settings(included)
+                    self._protect_hooks(more, worktree)
+                    files.append((included, more))
+
+    def _protect_hooks(self, settings: Settings, worktree: str) -> None:
+        for path in settings.hooks:
+            hooks = self._in_folder(worktree, path)
+            if hooks is not None:
+                self._lock_named(hooks, forbid=True)
+            if not path.startswith(("/", "~")):
+                self._hooks.add(path)
+
+    def _in_folder(self, base: str, path: str) -> str | None:
+        """Return a path that the settings name, relative to the folder. None: it lies elsewhere."""
+        root = str(self._found.folder)
+        whole = os.path.normpath(os.path.join(root, base, os.path.expanduser(path)))  # noqa: PTH111, PTH118  (text only)
+        return whole[len(root) + 1 :] if path and whole.startswith(f"{root}/") else None
+
+    def _read_settings(self, path: str) -> Settings:
+        """Read a settings file without following a link. One that cannot be read names nothing."""
+        try:
+            descriptor = open_beneath(self._root, path, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError as error:
+            refuse_where_full(error)
+            return Settings([], [], "")
+        with open(descriptor, "rb") as file:  # noqa: PTH123  (a descriptor)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return Settings([], [], "")
+            return parse_settings(file.read(_SETTINGS_BYTES_MAX).decode(errors="surrogateescape"))
+
+    def _lock_named(self, path: str, *, forbid: bool) -> None:
+        """Lock a file or folder that the settings name. `forbid`: no command may make it while it is missing."""
+        if path.startswith("../") or path in {".", ".."}:
+            return
+        above, _, name = path.rpartition("/")
+        try:
+            descriptor = self._open(above)
+        except OSError as error:
+            refuse_where_full(error)
+            if forbid and error.errno == errno.ENOENT:
+                self._found.forbidden.append(path)
+            return
+        try:
+            way = above
+            while way and way not in self._found.identities:
+                self._identify(way)
+                way = way.rpartition("/")[0]
+            self._lock(descriptor, above, name)
+        except FileNotFoundError:
+            if forbid:
+                self._found.forbidden.append(path)
+        except OSError as error:
+            refuse_where_full(error)
+            self._found.is_torn = True
+        finally:
+            os.close(descriptor)
+
+    def _identify(self, path: str) -> None:
+        """Note a folder on the way that was not looked through."""
+        descriptor = self._open(path)
+        try:
+            state = os.fstat(descriptor)
+            self._found.identities[path] = (state.st_dev, state.st_ino)
+        finally:
+            os.close(descriptor)
 
     def _make_missing(self, descriptor: int, entries: dict[str, _Entry]) -> None:
         """Make settings and hooks that are missing, empty, so that they can be covered. Git takes them for none."""
@@ -224,4 +329,8 @@ class _Search:
         if stat.S_ISLNK(found.st_mode):  # it was exchanged for a link since the folder was listed
             self._found.is_exchanged = True
             return
-        self._found.lock(f"{path}/{name}".lstrip("/"), found)
+        self._found.lock(_joined(path, name), found)
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name

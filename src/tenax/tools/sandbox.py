@@ -152,6 +152,32 @@ class Running:
         if protection.is_needed:
             protection.mount(self._init, pidfd)
 
+    async def _protect_from_others(self) -> None:
+        """Protect the repositories that are there now from the other commands that run in this folder."""
+        for other in list(_at_work):
+            if other is not self and other.shares_folder(self):
+                with contextlib.suppress(
+                    ToolFailed
+                ):  # it has ended, or there is no room: it is tried again at the next end
+                    await aside(lambda _deserted, other=other: other.update())  # type: ignore[misc]
+
+    def shares_folder(self, other: Running) -> bool:
+        """Return whether one of the two folders holds the other."""
+        if self._protection is None or other._protection is None:
+            return False
+        mine, its = self._protection.folder, other._protection.folder
+        return mine.is_relative_to(its) or its.is_relative_to(mine)
+
+    def update(self) -> None:
+        """Protect repositories that came to be since this command began. It blocks. Raises ToolFailed."""
+        if self._protection is None or self._init is None or self._pidfd is None:
+            return
+        pidfd = os.dup(self._pidfd)  # the command may end meanwhile
+        try:
+            self._protection.update(self._init, pidfd)
+        finally:
+            os.close(pidfd)
+
     async def finish(self, seconds: float | None = None) -> Ending:
         """Wait until it ends, has taken this long or too much of the machine. Then nothing of it is left."""
         code, why = None, ""
@@ -172,10 +198,12 @@ class Running:
         if self._protection is not None and (planted := self._protection.planted()):
             protection, code, why = self._protection, None, planted
             await aside(lambda _deserted: protection.clear())
+        await self._protect_from_others()
         return Ending(code, why, took)
 
     async def end(self) -> None:
         """End it and all that it started, and wait until they are gone."""
+        _at_work.discard(self)
         pidfd, self._pidfd = self._pidfd, None
         if pidfd is not None:
             await self._end_namespace(pidfd)
@@ -241,6 +269,10 @@ class Running:
         if pages * os.sysconf("SC_PAGE_SIZE") > _memory_max():
             return f"it took more than {_memory_max() >> 20:,} MB of memory"
         return ""
+
+
+_at_work: set[Running] = set()
+"""Commands of this process that run in a sandbox."""
 
 
 class Sandbox:
@@ -329,6 +361,7 @@ class Sandbox:
             running.close()
             raise
         _go(process)
+        _at_work.add(running)
         return running
 
 

@@ -1,0 +1,60 @@
+"""What a git settings file names that git runs or reads: hooks, and other settings files."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+__all__ = ["Settings", "parse_settings"]
+
+_HEADER = re.compile(r"\s*\[\s*([\w.-]+)(?:\s+\"(?:[^\"\\]|\\.)*\")?\s*\]")
+_KEY = re.compile(r"\s*([A-Za-z][\w-]*)\s*=(.*)")
+_VALUE = re.compile(r'\\(.)|"|([#;].*)|([^\\"#;]+)')
+_ESCAPES = {"n": "\n", "t": "\t", "b": "\b"}
+
+
+class Settings(NamedTuple):
+    hooks: list[str]
+    includes: list[str]
+    worktree: str
+
+
+def parse_settings(text: str) -> Settings:
+    """Read `core.hooksPath`, `core.worktree`, and the paths of `include` and of every `includeIf`, whatever its condition."""
+    found = Settings([], [], "")
+    section = ""
+    for line in text.replace("\\\r\n", "").replace("\\\n", "").splitlines():
+        rest = line
+        if header := _HEADER.match(line):
+            section, rest = header[1].lower(), line[header.end() :]
+        if not (pair := _KEY.match(rest)):
+            continue
+        name, value = f"{section}.{pair[1].lower()}", _value(pair[2])
+        if name == "core.hookspath":
+            found.hooks.append(value)
+        elif name == "core.worktree":
+            found = found._replace(worktree=value)
+        elif name in {"include.path", "includeif.path"}:
+            found.includes.append(value)
+    return found
+
+
+def _value(text: str) -> str:
+    """Return the value without quotes, escapes and comment."""
+    parts: list[str] = []
+    quoted = False
+    for piece in _VALUE.finditer(text):
+        escaped, comment, plain = piece.groups()
+        if escaped:
+            parts.append(_ESCAPES.get(escaped, escaped))
+        elif comment and not quoted:
+            break
+        elif comment:  # in quotes it is no comment: what follows is read again, up to the closing quote
+            body, _, _ = comment.partition('"')
+            parts.append(body)
+            break
+        elif plain:
+            parts.append(plain)
+        else:
+            quoted = not quoted
+    return "".join(parts).strip()
