@@ -153,7 +153,8 @@ class Answerers:
 
     def _made_for(self, source: str) -> Agent:
         if source == TOUR:
-            gate = Gate([ReadFile(), WriteFile()], Rules(self.config, allows=False), self._redact)
+            rules = Rules(self.config, allows=False)
+            gate = Gate([ReadFile(), WriteFile(rules)], rules, self._redact)
             return Agent((tour_model(),), PROMPT, gate, limits=self._limits)
         whole = self.whole
         if source == DELEGATE:
@@ -206,7 +207,13 @@ class Answerers:
         from tenax.tools import web  # noqa: PLC0415  (brings HTTP along)
 
         config, rules = self.config, self.rules
-        own: list[Tool[Any]] = [ReadFile(), WriteFile(), EditFile(), FindFiles(rules), SearchFiles(rules)]
+        own: list[Tool[Any]] = [
+            ReadFile(),
+            WriteFile(rules),
+            EditFile(rules),
+            FindFiles(rules),
+            SearchFiles(rules),
+        ]
         own.append(web.FetchPage())
         if config.searxng is not None:
             own.append(web.SearchWeb(web.Searxng(config.searxng)))

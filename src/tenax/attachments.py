@@ -12,19 +12,23 @@ import contextlib
 import hashlib
 import io
 import logging
+import os
 import re
 import resource
+import stat
 import sys
 import unicodedata
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tenax.errors import InvalidInput, TooLarge
+from tenax.errors import InvalidInput, TooLarge, ToolFailed
 from tenax.parts import Extracted, File, Image
+from tenax.tools.paths import file_at, parent_of
+from tenax.tools.seek import FILE
 
 if TYPE_CHECKING:
     from tenax.journal.aio import AsyncJournal
@@ -159,18 +163,34 @@ class Attachments:
         return self._texts[part.blob]
 
 
-def read_file(path: Path) -> bytes:
-    """The bytes of a regular file, for who attaches it in a terminal."""
+def read_file(path: Path, folder: Path) -> bytes:
+    """Return the bytes of a regular file, for who attaches it in a terminal.
+
+    `folder` is the tools' folder, where a command may put a link in the place of a file: no link in it is followed.
+    """
     try:
         path = path.expanduser()
-        if not path.is_file():
-            raise InvalidInput(f"{path} is no file.")
-        with path.open("rb") as file:
+        with _opened(path, folder) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise InvalidInput(f"{path} is no file.")
             return file.read(BYTES_MAX + 1)  # whatever is longer is refused for being too long
-    except RuntimeError:  # ~somebody, who has no home here
+    except (RuntimeError, FileNotFoundError, IsADirectoryError):  # also ~somebody, who has no home here
         raise InvalidInput(f"{path} is no file.") from None
+    except ToolFailed as error:
+        raise InvalidInput(f"{path} is not attached: {error}") from error
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _opened(path: Path, folder: Path) -> IO[bytes]:
+    whole = Path(os.path.normpath(path.absolute()))
+    for root in {folder, folder.resolve()}:
+        if whole != root and whole.is_relative_to(root):
+            parts = list(whole.relative_to(root).parts)
+            with parent_of(root, parts, make=False) as parent:
+                file_at(parts[-1], parent, parts[-1])
+                return open(os.open(parts[-1], FILE, dir_fd=parent), "rb")  # noqa: PTH123  (a descriptor)
+    return open(os.open(path, FILE & ~os.O_NOFOLLOW), "rb")  # noqa: PTH123  (a descriptor)
 
 
 async def _taken_out(name: str, data: bytes) -> str:

@@ -20,7 +20,7 @@ import pytest
 from tenax.errors import ToolFailed
 from tenax.rules import Rule
 from tenax.tools.base import THREADS_MAX, Call, aside
-from tenax.tools.files import READ_BYTES_MAX, EditFile, ReadFile, WriteFile
+from tenax.tools.files import READ_BYTES_MAX, EditFile, EditFileArgs, ReadFile, WriteFile, WriteFileArgs
 from tenax.tools.gate import Allowed, Done, Gate
 
 
@@ -537,3 +537,19 @@ def run_python() -> Callable[[str], int]:
         ).returncode
 
     return run
+
+
+async def test_a_file_that_may_not_be_read_is_not_shown_by_a_change_either(folder: Path) -> None:
+    """The diff of a write or an edit would show what a rule keeps from `read_file`."""
+    (folder / "keys").write_text("one\nhunter2\n")
+    rules = (Rule("deny", "read_file", "keys"),)
+    call = Call("ada", "c_1", 3, "call", folder)
+    answers = [
+        await EditFile(lambda: rules).run(EditFileArgs("keys", "one", "two"), call),
+        await WriteFile(lambda: rules).run(WriteFileArgs("keys", "three"), call),
+    ]
+    assert "hunter2" not in "".join(answers)
+    assert all("a rule forbids to read" in answer for answer in answers)
+    assert (folder / "keys").read_text() == "three"
+    shown = await WriteFile(lambda: ()).run(WriteFileArgs("keys", "four"), call)
+    assert "-three" in shown

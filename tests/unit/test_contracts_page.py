@@ -26,7 +26,7 @@ DUE = {
     "4.+1",
     *(f"M{n}" for n in range(1, 7)),
     *(f"W{n}" for n in range(1, 11)),
-    *(f"S{n}" for n in range(1, 3)),
+    *(f"S{n}" for n in range(1, 5)),
 }
 
 

@@ -56,7 +56,7 @@ def ask(
     elif _is_piped():
         piped = _read_stdin()
         words = "\n\n".join(text for text in (words, piped) if text.strip())
-    attached = [(each.name, read_file(each)) for each in files]
+    attached = [(each.name, read_file(each, config.tools_folder)) for each in files]
     if not words.strip() and not attached:
         raise InvalidInput("The message is empty.", hint='tenax -p "your question"')
     printer = _Lines() if as_json else _Words()

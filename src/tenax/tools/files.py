@@ -10,13 +10,15 @@ import stat
 import threading
 from array import array
 from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from tenax.errors import ToolFailed
+from tenax.rules import Rule
 from tenax.tools.base import Call, Tool, aside
 from tenax.tools.diffs import diff
 from tenax.tools.paths import explained, file_at, is_git, kind, parent_of, parts_of
@@ -29,6 +31,7 @@ READ_BYTES_MAX = 10 * 1024 * 1024
 _SECONDS = 30.0
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLACES_MAX = 100_000
+_NOT_SHOWN = "The change is not shown: a rule forbids to read this file."
 
 _PathArg = Annotated[str, Meta(description="A path in the conversation's folder, such as notes/today.md.")]
 
@@ -55,6 +58,9 @@ class EditFileArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     )
 
 
+A = TypeVar("A", WriteFileArgs, EditFileArgs)
+
+
 class ReadFile(Tool[ReadFileArgs]):
     name = "read_file"
     description = "Read a text file in the conversation's folder."
@@ -70,7 +76,18 @@ class ReadFile(Tool[ReadFileArgs]):
         return await aside(functools.partial(_read, args, call.folder))
 
 
-class WriteFile(Tool[WriteFileArgs]):
+class _Changes(Tool[A]):
+    """What both tools that change a file have in common: they show a diff, unless a rule forbids to read the file."""
+
+    def __init__(self, rules: Callable[[], Iterable[Rule]] = tuple) -> None:
+        self._rules = rules
+
+    def _is_readable(self, path: str) -> bool:
+        shown = "/".join(_named(path))
+        return not any(rule.verdict == "deny" and rule.fits("read_file", shown) for rule in self._rules())
+
+
+class WriteFile(_Changes[WriteFileArgs]):
     name = "write_file"
     description = (
         "Write a text file in the conversation's folder. What the file held before is replaced; "
@@ -86,10 +103,11 @@ class WriteFile(Tool[WriteFileArgs]):
         return "/".join(_writable(args.path))
 
     async def run(self, args: WriteFileArgs, call: Call) -> str:
-        return await aside(functools.partial(_write, args, call.folder))
+        readable = self._is_readable(args.path)
+        return await aside(functools.partial(_write, args, call.folder, readable=readable))
 
 
-class EditFile(Tool[EditFileArgs]):
+class EditFile(_Changes[EditFileArgs]):
     """Replace a text in a file.
 
     `once`: made again, the call would not find the text any more and would say so of an edit that was done, or would
@@ -115,7 +133,8 @@ class EditFile(Tool[EditFileArgs]):
         return "/".join(_writable(args.path))
 
     async def run(self, args: EditFileArgs, call: Call) -> str:
-        return await aside(functools.partial(_edit, args, call.folder))
+        readable = self._is_readable(args.path)
+        return await aside(functools.partial(_edit, args, call.folder, readable=readable))
 
 
 class _Held(NamedTuple):
@@ -181,7 +200,7 @@ def _lines(args: ReadFileArgs, shown: str, text: str) -> str:
     return f"Lines {first:,} to {last:,} of {len(lines):,}:\n" + "\n".join(lines[first - 1 : last])
 
 
-def _write(args: WriteFileArgs, folder: Path, deserted: threading.Event) -> str:
+def _write(args: WriteFileArgs, folder: Path, deserted: threading.Event, *, readable: bool) -> str:
     parts = _writable(args.path)
     shown = "/".join(parts)
     data = args.content.encode()
@@ -193,11 +212,13 @@ def _write(args: WriteFileArgs, folder: Path, deserted: threading.Event) -> str:
                 held = _hold(parts[-1], parent, shown)
             replace(parts[-1], parent, shown, data, deserted)
     wrote = f"{shown} was written: {len(data):,} bytes."
+    if not readable:
+        return f"{wrote} {_NOT_SHOWN}"
     change = diff(shown, held.text, args.content) if held and held.text is not None else ""
     return f"{wrote}\n{change}" if change else wrote
 
 
-def _edit(args: EditFileArgs, folder: Path, deserted: threading.Event) -> str:
+def _edit(args: EditFileArgs, folder: Path, deserted: threading.Event, *, readable: bool) -> str:
     parts = _writable(args.path)
     shown = "/".join(parts)
     with explained(shown), parent_of(folder, parts, make=False) as parent:
@@ -208,7 +229,7 @@ def _edit(args: EditFileArgs, folder: Path, deserted: threading.Event) -> str:
             )
         text = _edited(args, shown, held.text)
         replace(parts[-1], parent, shown, text.encode(), deserted, held.found)
-    return diff(shown, held.text, text)
+    return diff(shown, held.text, text) if readable else f"{shown} was edited. {_NOT_SHOWN}"
 
 
 def _edited(args: EditFileArgs, shown: str, text: str) -> str:

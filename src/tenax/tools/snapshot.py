@@ -17,7 +17,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import IO, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -186,14 +186,14 @@ class Snapshots:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         self._place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (self._place / "lock").open("w") as lock:
+        with _private(self._place / "lock", "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def _look(self, also: Iterable[str]) -> Manifest:
         old = self._last()
         now = Manifest(old.pack, time.time_ns(), {}, "")
-        with (self._place / old.pack).open("ab") as pack:
+        with _private(self._place / old.pack, "ab") as pack:
             look = _Look(self._folder, old, now, pack, self._hidden)
             try:
                 look.walk()
@@ -202,7 +202,8 @@ class Snapshots:
             look.add(also)
         if now.files != old.files or now.missed != old.missed:
             file = self._place / "manifest.new"
-            file.write_bytes(msgspec.msgpack.encode(now))
+            with _private(file, "wb") as writer:
+                writer.write(msgspec.msgpack.encode(now))
             file.replace(self._place / "manifest")
         return now
 
@@ -219,6 +220,14 @@ class Snapshots:
             if each.name != last.pack:
                 each.unlink()
         return last
+
+
+def _private(file: Path, mode: Literal["wb", "ab"]) -> IO[bytes]:
+    """Open a file of ours for writing. Nobody else may read it, nor one that was made with another mode before."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if mode == "wb" else os.O_APPEND)
+    descriptor = os.open(file, flags, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return open(descriptor, mode)  # noqa: PTH123  (a descriptor)
 
 
 class _Look:

@@ -229,7 +229,7 @@ class Commands:
         """FILE: a text, a picture or a PDF that goes with the next message; without one, take back what waits."""
         face = self._face
         if words:
-            data = await asyncio.to_thread(read_file, Path(words))
+            data = await asyncio.to_thread(read_file, Path(words), face.runtime.config.tools_folder)
             part = await face.runtime.attachments.put(words, data)
             face.attached.append(part)
             face.tell(f"{part.name} goes with the next message. /attach alone takes it back.")
