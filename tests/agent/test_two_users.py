@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import platform
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -32,6 +33,7 @@ from tenax.journal.schedules import Schedules
 from tenax.models import Call, Reply, Script, ScriptedModel
 from tenax.parts import File, Text
 from tenax.runtime import Runtime
+from tenax.tools import sandbox
 from tenax.tools.base import Call as Made
 from tenax.tools.base import Tool
 from tests.support.bubblewrap import find_bwrap
@@ -346,3 +348,28 @@ async def test_a_schedule_works_in_the_folder_of_its_user(config: Config) -> Non
         async with asyncio.timeout(SECONDS):
             await bob.runtime.lanes.idle(name)
         assert ("daily.txt" in bob.files(), "daily.txt" in owner.files()) == (True, False)
+
+
+async def test_a_folder_of_the_owner_among_the_programs_is_covered(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command sees /usr: for the test, another folder is of the system, and the owner works in there."""
+    with tempfile.TemporaryDirectory(
+        prefix="tenax-two-users-", dir="/var/tmp"
+    ) as made:  # a command has its own /tmp
+        await see_the_system(config, Path(made), monkeypatch)
+
+
+async def see_the_system(config: Config, system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (system / "work").mkdir()
+    (system / "other").write_text("a program")
+    monkeypatch.setattr(sandbox, "_SYSTEM", (*sandbox._SYSTEM, str(system)))
+    monkeypatch.setattr(sandbox, "_system", sandbox._system.__wrapped__)
+    config.file.write_text(f'{SETTINGS}\n[tools]\nfolder = "{system / "work"}"\n')
+    async with people(config_of(config.store_url, config.places.data)) as both:
+        look = Call("shell", {"command": f"cd {system}; find . -type f; cat work/secret.txt"})
+        _, (mine,) = await both[LOCAL_USER].do(look)
+        _, (hers,) = await both[BOB].do(look)
+        assert "./other" in hers.text
+        assert (both[LOCAL_USER].word in mine.text, both[LOCAL_USER].word in hers.text) == (True, False)
+        assert "secret.txt\n" not in hers.text
