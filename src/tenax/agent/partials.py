@@ -3,6 +3,9 @@
 The first words at once; then at most one append at a time, and what arrives meanwhile joins the next: 50 ms apart in the
 first second, 100 ms after. What is shown to people is read from the store, so nobody sees a word that a crash takes back.
 
+The store flushes partials to the disk every 0.75 seconds. When a model falls silent, an empty piece follows its last words, so that
+these are flushed too: a power loss takes less than the last second of what was shown.
+
 A store that does not answer holds nothing up: after a second the text goes to `hold` (the spool) as well, as it comes.
 """
 
@@ -11,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+
+from tenax.journal.store import FLUSH_SECONDS
 
 __all__ = ["HOLD_SECONDS", "Partials"]
 
@@ -66,12 +71,16 @@ class Partials:
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
+        unflushed = False
         while True:
-            await self._more.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_SECONDS if unflushed else None):
+                    await self._more.wait()
             self._more.clear()
             text = self.whole[self.stored :]
-            if text:
+            if text or unflushed:
                 await self._put(text)
+                unflushed = bool(text)
                 self.stored += len(text)
                 await asyncio.sleep(EARLY_PAUSE if loop.time() - began < EARLY_SECONDS else PAUSE)
 

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DAY_US",
+    "FLUSH_SECONDS",
     "Row",
     "Store",
     "Trouble",
@@ -82,6 +83,8 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 NUMS_MAX = 50_000
 DAY_US = 86_400_000_000
+FLUSH_SECONDS = 0.75
+"""How long partials may be written and not flushed to the disk. With the pause between two appends it stays below a second."""
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
 _IDS_PAGE = 200
@@ -132,6 +135,8 @@ class Store(abc.ABC):
         """From which seq on the tail of a conversation was proved, when this process first read it."""
         self._nums: dict[Key, int] = {}
         self._stretches: dict[int, str] = {}
+        self._unflushed_since: float | None = None
+        """When the first partial was written that no flush has taken to the disk yet."""
         self.reach: Callable[[str], None] | None = None
         """Named failure points of a commit, for tests: begin, load, write, commit, committed."""
 
@@ -444,6 +449,13 @@ class Store(abc.ABC):
             append_id=append.append_id,
         )
 
+    def _flush_is_due(self) -> bool:
+        """Whether partials were written and not flushed for so long that this commit has to flush them."""
+        now = self.clock.monotonic()
+        if self._unflushed_since is None:
+            self._unflushed_since = now
+        return now - self._unflushed_since >= FLUSH_SECONDS
+
     def _attempt(self, group: list[Waiter]) -> None:
         """One transaction for all of them. Outcomes are told only once the commit has returned."""
         appends = list(map(_append_of, group))
@@ -451,7 +463,8 @@ class Store(abc.ABC):
         reach = self.reach
         if reach:
             reach("begin")
-        with self.transaction(durable=not all(map(_is_partial, appends))) as tx:
+        durable = not all(map(_is_partial, appends)) or self._flush_is_due()
+        with self.transaction(durable=durable) as tx:
             self._refuse_incomplete()
             if reach:
                 reach("load")
@@ -467,6 +480,8 @@ class Store(abc.ABC):
             self.keep(batch.states, self._store(tx, batch))
             if reach:
                 reach("commit")
+        # A flush takes all that was written before it to the disk.
+        self._unflushed_since = None if durable else self._unflushed_since
         if reach:
             reach("committed")
         for waiter, outcome in zip(group, outcomes, strict=True):
