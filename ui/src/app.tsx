@@ -18,6 +18,7 @@ import {
   drawer,
   fetchListed,
   follow,
+  lacks,
   listReady,
   loadSetup,
   modelName,
@@ -31,7 +32,7 @@ import {
   wasRunning,
 } from "./state";
 import { Transcript, unsentOf } from "./transcript";
-import { visible } from "./words";
+import { lacksWords, visible } from "./words";
 
 function keys(event: KeyboardEvent): void {
   if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
@@ -95,9 +96,10 @@ function Banner() {
     lost: wasPulled.value ? "Server gone. What you saw is stored." : "Connection lost. What you saw is stored. Trying again…",
     back: wasPulled.value || wasRunning.value ? "Server back. The answer goes on." : "Server back.",
   }[state];
+  const put = state === "lost" ? null : lacks.value;
   return (
-    <div class="banner" role="status" data-connection={state}>
-      {said}
+    <div class="banner" role="status" data-connection={put === null ? state : "incomplete"}>
+      {put === null ? said : lacksWords(put)}
     </div>
   );
 }

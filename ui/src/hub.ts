@@ -2,7 +2,7 @@
 // It keeps the rows of what is watched (and of what was watched lately), so that a second tab needs no second stream.
 import { Feed } from "./feed";
 import { Rows } from "./rows";
-import type { Connection, Frame, FromHub, Listed, ToHub } from "./types";
+import type { Connection, Frame, FromHub, Lacks, Listed, ToHub } from "./types";
 
 const KEPT_MAX = 6;
 const WATCHED_MAX = 16;
@@ -22,6 +22,7 @@ export class Hub {
   private tabs = new Map<Port, string | null>();
   private held = new Map<string, Held>();
   private list: Map<string, Listed> | null = null;
+  private lacks: Lacks | null = null;
   private state: Connection = "connecting";
   private feed: Feed;
 
@@ -35,6 +36,7 @@ export class Hub {
     port.post({ type: "connection", state: this.state });
     if (this.list !== null)
       port.post({ type: "frame", frame: { type: "list", conversations: [...this.list.values()], gone: [], reset: true } });
+    if (this.lacks !== null) port.post({ type: "frame", frame: { type: "store", lacks: this.lacks } });
     if (this.tabs.size === 1 || this.state !== "live") this.feed.open();
   }
 
@@ -112,6 +114,8 @@ export class Hub {
 
   private take(frame: Frame): void {
     if (frame.type === "list") this.takeList(frame);
+    else if (frame.type === "store") this.lacks = frame.lacks;
+    else if (frame.type === "hello") this.lacks = null; // what the server lacks now, it says again
     else if (frame.type === "rows") {
       const held = this.held.get(frame.conversation);
       if (held === undefined) return;

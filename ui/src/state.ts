@@ -6,7 +6,7 @@ import { Hub } from "./hub";
 import { recall, remember } from "./memory";
 import { outbox, discard, pump, startOutbox } from "./outbox";
 import { Mismatch, Rows } from "./rows";
-import type { Connection, Frame, FromHub, Listed, Row, RowPage, Setup, ToHub } from "./types";
+import type { Connection, Frame, FromHub, Lacks, Listed, Row, RowPage, Setup, ToHub } from "./types";
 import { visible } from "./words";
 
 // -- where we are --------------------------------------------------------------------------------------------------
@@ -310,6 +310,8 @@ export const running = computed(() => {
 
 export const connection = signal<Connection>("connecting");
 /** What the banner says: it lives on for some seconds after the connection came back. */
+/** What the store lacks: an older copy was put back. */
+export const lacks = signal<Lacks | null>(null);
 export const banner = signal<"live" | "lost" | "back">("live");
 /** The conversation in which the plug was pulled. */
 export const plugged = signal<string | null>(recall("tenax.plugged"));
@@ -330,7 +332,10 @@ function heard(message: FromHub): void {
   const { frame } = message;
   batch(() => {
     if (frame.type === "list") takeList(frame);
-    else if (frame.type === "hello") greeted(frame.version);
+    else if (frame.type === "hello") {
+      lacks.value = null; // what the server lacks now, it says again
+      greeted(frame.version);
+    } else if (frame.type === "store") lacks.value = frame.lacks;
     else if ("conversation" in frame && frame.conversation === view.value?.id) view.value.take(frame);
   });
 }

@@ -148,6 +148,14 @@ export interface Attached {
 /** How a message goes in while an answer is being written. */
 export type How = "queue" | "steer" | "interrupt" | "take over";
 
+/** What the store had stored and lacks now: an older copy was put back. */
+export interface Lacks {
+  messages: number;
+  events: number;
+  conversations: number;
+  to: string;
+}
+
 /** What comes down the event stream. */
 export type Frame =
   | { type: "hello"; incarnation: string; version: string }
@@ -156,6 +164,7 @@ export type Frame =
   | { type: "changes"; conversation: string; at: number; changes: Change[] }
   | { type: "gone"; conversation: string }
   | { type: "held"; conversation: string; bytes: number }
+  | { type: "store"; lacks: Lacks | null }
   | { type: "bye" };
 
 export type Connection = "connecting" | "live" | "lost" | "denied";

@@ -1,5 +1,5 @@
 // How things are said: verbs of tools, states of turns, times and sizes. Pure.
-import type { Fact, Provider, Row } from "./types";
+import type { Fact, Lacks, Provider, Row } from "./types";
 
 /** to do, doing, done */
 const VERBS: Record<string, [string, string, string]> = {
@@ -128,4 +128,13 @@ export function marked(text: string, query: string): { text: string; hit: boolea
   const pattern = words.map((each) => each.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|");
   const pieces = text.split(new RegExp(`(${pattern})`, "gi"));
   return pieces.map((each, n) => ({ text: each, hit: n % 2 === 1 })).filter((each) => each.text !== "");
+}
+
+/** What is said while the store lacks what it had stored. */
+export function lacksWords(lacks: Lacks, now: Date = new Date()): string {
+  const to = lacks.to === "" ? "is empty" : `was put back to ${shortTime(new Date(lacks.to), now)}`;
+  const count = lacks.messages > 0 ? lacks.messages : lacks.events;
+  const what = `${count} ${lacks.messages > 0 ? "message" : "event"}${count === 1 ? " is" : "s are"} missing`;
+  const missing = lacks.conversations > 0 ? `: ${what}` : "";
+  return `The store ${to}${missing}. Nothing new is stored until a newer copy is restored, or the loss is accepted: tenax doctor --accept`;
 }

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { Row } from "../src/types";
-import { ageOf, marked, providerWords, toolWords, visible } from "../src/words";
+import { ageOf, lacksWords, marked, providerWords, toolWords, visible } from "../src/words";
 
 const tool = (state: string, name: string, args: object): Row => ({
   id: "1:a",
@@ -46,4 +46,12 @@ it("how far a provider is, is a sentence", () => {
     "1 turn and 2 ends of conversations behind. It is tried again in 30 s.",
   );
   expect(providerWords({ ...fresh, problem: "It is not installed.", behind: 3 })).toBe("Not used. It is not installed.");
+});
+
+it("a store that was put back says what is missing and what to do", () => {
+  const now = new Date("2026-11-16T12:00:00Z");
+  const lacks = { messages: 2, events: 9, conversations: 1, to: "2026-11-14T12:00:00Z" };
+  expect(lacksWords(lacks, now)).toMatch(/^The store was put back to .*14.*: 2 messages are missing\. .*tenax doctor --accept$/);
+  expect(lacksWords({ ...lacks, messages: 0, events: 1 }, now)).toContain(": 1 event is missing.");
+  expect(lacksWords({ ...lacks, messages: 0, events: 0, conversations: 0, to: "" }, now)).toMatch(/^The store is empty\. /);
 });

@@ -16,7 +16,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from tenax.clock import rfc3339
 from tenax.errors import Gone, InvalidInput, NoSuchConversation
+from tenax.journal import Journal
 from tenax.live import Live
 from tenax.runtime import Runtime
 from tenax.web.api import endpoint
@@ -25,9 +27,33 @@ from tenax.web.house import House, device_of, house_of
 
 WATCHED_MAX: Final = 32
 BEAT_SECONDS: Final = 15.0
+LOOK_SECONDS: Final = 2.0
+"""While the store is incomplete: how soon a page learns that this was accepted."""
 _encode: Final = msgspec.json.Encoder().encode
 _ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _SEQ_DIGITS_MAX: Final = 10
+
+
+class Lacks(msgspec.Struct, frozen=True):
+    """What the store had stored and lacks now, of this user's. It is read-only."""
+
+    messages: int
+    events: int
+    conversations: int
+    to: str
+    """When it was last written to: it was put back to then. Empty if it holds nothing."""
+
+
+def _lacks(journal: Journal) -> Lacks | None:
+    if not journal.store.missing:
+        return None
+    own = journal.missing
+    return Lacks(
+        messages=sum(each.messages for each in own),
+        events=sum(max(1, each.upto - each.have) for each in own),
+        conversations=len(own),
+        to=rfc3339(journal.store.put_back_to) if journal.store.put_back_to else "",
+    )
 
 
 @endpoint("GET", "/api/events")
@@ -68,6 +94,7 @@ class _Feed:
         self._lives: dict[str, Live] = {}
         self._held: dict[str, int] = {}
         self._listed: int | None = None
+        self._lacks: Lacks | None = None
         self._hint = asyncio.Event()
 
     async def frames(self) -> AsyncIterator[bytes]:
@@ -86,7 +113,7 @@ class _Feed:
                 for frame in self._news():
                     yield frame
                 try:
-                    async with asyncio.timeout(BEAT_SECONDS):
+                    async with asyncio.timeout(LOOK_SECONDS if self._lacks else BEAT_SECONDS):
                         await self._hint.wait()
                 except TimeoutError:
                     yield b": here\n\n"
@@ -114,6 +141,10 @@ class _Feed:
 
     def _news(self) -> list[bytes]:
         found: list[bytes] = []
+        lacks = _lacks(self._runtime.journal.journal)
+        if lacks != self._lacks:
+            self._lacks = lacks
+            found.append(self._frame("store", {"lacks": lacks}))
         if self._incarnation != self._runtime.journal.incarnation:  # numbers of another life say nothing here
             self._incarnation = self._runtime.journal.incarnation
             self._places = dict.fromkeys(self._places)
