@@ -75,7 +75,7 @@ class Devices:
                 tx.run("revoke_device", {"id": other.id})
             tx.run("put_device", row)
 
-        self._store.change(work)
+        self._store.change(work, even_incomplete=True)
         return SignedIn(device, f"{id}.{secret}", key)
 
     def find(self, cookie: str) -> Device | None:
@@ -104,7 +104,7 @@ class Devices:
     def note_seen(self, id: str) -> None:  # noqa: A002  (the field's name)
         """The device asked for something just now."""
         where = {"id": id, "at": self._clock.now_us()}
-        self._store.change(lambda tx: tx.run("device_seen", where))
+        self._store.change(lambda tx: tx.run("device_seen", where), even_incomplete=True)
 
     def revoke(self, id: str, user: str | None = None) -> Device:  # noqa: A002
         """Sign a device out, if it is of this user or of any. Raises NoSuchConversation."""
@@ -113,12 +113,14 @@ class Devices:
             raise NoSuchConversation(
                 f"There is no device {id:.60}.", hint="look at the list: tenax link --list"
             )
-        self._store.change(lambda tx: tx.run("revoke_device", {"id": id}))
+        self._store.change(lambda tx: tx.run("revoke_device", {"id": id}), even_incomplete=True)
         return found
 
     def revoke_all(self, user: str) -> int:
         """Sign out all devices of this user. Returns how many there were."""
-        return len(self._store.change(lambda tx: tx.run("revoke_devices", {"owner": user})))
+        return len(
+            self._store.change(lambda tx: tx.run("revoke_devices", {"owner": user}), even_incomplete=True)
+        )
 
     def now_us(self) -> int:
         """The time of the clock by which devices are dated, in microseconds since 1970."""
