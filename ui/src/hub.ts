@@ -66,6 +66,7 @@ export class Hub {
     if (key === this.feed.key) return;
     this.feed.key = key;
     this.list = null; // another person may have signed in
+    this.lacks = null;
     this.held.clear();
     this.feed.startOver();
     if (this.tabs.size > 0) this.feed.open();

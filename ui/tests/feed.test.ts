@@ -142,7 +142,7 @@ describe("the hub", () => {
     const one = tab(hub);
     hub.hear(one.port, { type: "watch", conversation: "c_1" });
     await vi.advanceTimersByTimeAsync(1);
-    await server.say("rows", "i~c_1:5", { conversation: "c_1", at: 5, rows: [row("3", "ab")], more: false });
+    await server.say("rows", "i~c_1:5", { conversation: "c_1", at: 5, rows: [row("3", "ab")], waiting: [], next: null });
     await server.say("list", "i~c_1:5", { conversations: [{ id: "c_1" }], gone: [], reset: true });
     hub.hear(one.port, { type: "key", key: "k2" });
     await vi.advanceTimersByTimeAsync(1);
