@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -99,3 +105,68 @@ async def test_the_last_words_are_flushed_when_a_model_falls_silent() -> None:
         await flushed.wait()
     await partials.end()
     assert stored == [(0, "some words"), (10, "")]
+
+
+STREAMS = """
+import sys, time
+import tenax
+from tenax.journal import LOCAL_USER
+from tenax.testing.contract.base import begin, delta, say
+with tenax.open(sys.argv[1], user=LOCAL_USER) as journal:
+    name = begin(journal, say("Tell me."))
+    print(name, flush=True)
+    n = 0
+    while True:
+        journal.append(name, [delta(1, n, "x")])
+        n += 1
+        print(time.monotonic(), flush=True)
+        time.sleep(0.02)
+"""
+GOING_DOWN = 0x8004587D
+"""EXT4_IOC_SHUTDOWN."""
+WITHOUT_FLUSH = struct.pack("I", 2)
+"""EXT4_GOING_FLAGS_NOLOGFLUSH: what is not on the disk yet is lost."""
+STREAMED = 200
+"""Pieces of 20 ms: the answer has streamed for four seconds."""
+
+
+@contextmanager
+def mounted(image: Path, folder: Path) -> Iterator[None]:
+    folder.mkdir(exist_ok=True)
+    done = subprocess.run(
+        ["mount", "-o", "loop", str(image), str(folder)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"no image can be mounted here: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mkfs.ext4") is None, reason="needs root and mkfs.ext4")
+def test_a_real_file_system_that_goes_down_keeps_all_but_the_last_second(tmp_path: Path) -> None:
+    """A real ext4 is shut down without a flush, in the midst of an answer, and mounted again."""
+    image, folder = tmp_path / "disk.img", tmp_path / "disk"
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+    store = f"sqlite:///{folder}/tenax.db"
+    with mounted(image, folder):
+        command = [sys.executable, "-c", STREAMS, store]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+            assert child.stdout is not None
+            name = child.stdout.readline().strip()
+            told = [float(child.stdout.readline()) for _ in range(STREAMED)]
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.ioctl(descriptor, GOING_DOWN, WITHOUT_FLUSH)
+            finally:
+                os.close(descriptor)
+            child.kill()
+            told += [float(line) for line in child.stdout.read().splitlines()]
+    with mounted(image, folder), tenax.open(store, user=LOCAL_USER) as journal:
+        have = len(kept(journal, name))
+    assert have <= len(told) + 1
+    assert all(moment > told[-1] - 1.0 for moment in told[have:])
