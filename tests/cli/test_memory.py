@@ -204,7 +204,7 @@ def test_the_status_says_what_there_is_beside_the_built_in_memory(told: Told, ho
     """Nothing; or a provider that is named and cannot be used, and why."""
     assert told("status") == (0, "", "There is the built-in memory, and no provider beside it.\n")
     assert told("status", "--json")[1] == "[]\n"
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     (home / "config.toml").write_text('[memory]\nproviders = ["elephant"]\n')
     code, out, _ = told("status")
     assert code == 0

@@ -34,7 +34,7 @@ from tenax.errors import (
     TenaxError,
 )
 from tenax.events import MessageUser
-from tenax.journal import Journal, postgres
+from tenax.journal import Journal, postgres, store
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Dedup, Lease, Reader
 from tenax.journal.check import verify
@@ -878,6 +878,7 @@ def test_a_tail_goes_on_after_a_crash_that_took_partials_and_their_numbers(
             if each.kind == "message.user":
                 return
 
+    monkeypatch.setattr(store, "FLUSH_SECONDS", 3600.0)  # no partial is old enough to be flushed
     with PostgresServer({"wal_writer_delay": "10s"}) as server:
         url = server.create_database()
         with tenax.open(url, user="ada") as journal, tenax.open(url, user="ada") as writer:
@@ -892,10 +893,11 @@ def test_a_tail_goes_on_after_a_crash_that_took_partials_and_their_numbers(
             ]
             for tail in tails:
                 tail.start()
+            wal_writer = server.hold_wal_writer()
             for n in range(20):
                 writer.append(name, [delta(1, n, "x")])
             wait_for(lambda: all(len(each) == 21 for each in seen.values()))
-            server.stop("immediate")
+            server.crash(wal_writer)
             server.start()
             (stored,) = writer.append(name, [say("after")])
             assert stored.seq < 21, "the crash took no partials, so this shows nothing"
@@ -905,14 +907,17 @@ def test_a_tail_goes_on_after_a_crash_that_took_partials_and_their_numbers(
                 tail.join(20)
 
 
-def test_what_a_runner_holds_is_not_folded_on_over_a_crash_that_took_partials() -> None:
+def test_what_a_runner_holds_is_not_folded_on_over_a_crash_that_took_partials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The crash shows itself in the very read that catches up: those numbers are of another life."""
+    monkeypatch.setattr(store, "FLUSH_SECONDS", 3600.0)  # no partial is old enough to be flushed
 
     async def hold(server: PostgresServer, journal: Journal, writer: Journal, name: str) -> None:
         history = History(AsyncJournal(journal), name)
         await history.catch_up()
         assert history.seq == 21
-        server.stop("immediate")
+        server.crash(wal_writer)
         server.start()
         (first,) = writer.append(name, [MessageUser([Text("first")], ask=True)])
         assert first.seq < 21, "the crash took no partials, so this shows nothing"
@@ -928,6 +933,7 @@ def test_what_a_runner_holds_is_not_folded_on_over_a_crash_that_took_partials() 
             for each in (journal, writer):
                 each._search.close()  # who indexes claims a lease, which is flushed, and the partials with it
             name = begin(writer)
+            wal_writer = server.hold_wal_writer()
             for n in range(20):
                 writer.append(name, [delta(1, n, "x")])
             asyncio.run(hold(server, journal, writer, name))

@@ -753,6 +753,7 @@ def test_a_journal_that_was_put_back_is_indexed_as_it_is_now(path: Path, tmp_pat
         shutil.copy(backup / name, tmp_path)
     Path(f"{path}-shm").unlink(missing_ok=True)
     with tenax.open(url_of(path), clock=_Boot("two")) as journal:
+        journal.store.accept_loss()
         journal.append(conversation, [say("needle new"), say("needle newer")])
         for _ in range(2):
             assert found(journal, "needle") == ["needle newer", "needle new", "needle 0"]

@@ -30,6 +30,7 @@ from tenax.events import (
     ToolFinished,
     ToolStarted,
 )
+from tenax.journal import store
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.check import verify
 from tenax.memory import MemoryManager, MemoryProvider, turns
@@ -659,18 +660,22 @@ async def test_a_deleted_conversation_owes_nothing(desk: Desk) -> None:
     assert diary.turns == ["one"]
 
 
-async def test_a_turn_after_a_crash_that_took_partials_and_their_numbers_is_owed_too() -> None:
+async def test_a_turn_after_a_crash_that_took_partials_and_their_numbers_is_owed_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The number that was held stood for something else before, so what came since is not taken for known."""
+    monkeypatch.setattr(store, "FLUSH_SECONDS", 3600.0)  # no partial is old enough to be flushed
     with PostgresServer({"wal_writer_delay": "10s"}) as server:
         url = server.create_database()
         with tenax.open(url, user=USER) as journal, tenax.open(url, user=USER) as writer:
             name = begin(writer)
             first = turn(writer, name, "one")
+            wal_writer = server.hold_wal_writer()
             for n in range(20):
                 writer.append(name, [delta(1, n, "x")])
             course = Course(AsyncJournal(journal), name)
             await course.catch_up()
-            server.stop("immediate")
+            server.crash(wal_writer)
             server.start()
             second = turn(writer, name, "two")
             assert second < course.seq, "the crash took no partials, so this shows nothing"

@@ -113,6 +113,24 @@ class PostgresServer:
                 raise
             self._run(*stop, "immediate")
 
+    def hold_wal_writer(self) -> int:
+        """Pause the process that flushes commits nobody waits for. Returns its pid, for `crash`.
+
+        Without this, its flush every ten seconds may come just before a crash, and the crash loses nothing.
+        """
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            ((pid,),) = connection.execute(
+                "select pid from pg_stat_activity where backend_type = 'walwriter'"
+            ).fetchall()
+        os.kill(pid, signal.SIGSTOP)
+        return int(pid)
+
+    def crash(self, wal_writer: int) -> None:
+        """Stop at once, and lose what was not flushed. The paused process gets its SIGQUIT before it goes on."""
+        os.kill(wal_writer, signal.SIGQUIT)
+        os.kill(wal_writer, signal.SIGCONT)
+        self.stop("immediate")
+
     def kill_backend(self, pid: int, number: signal.Signals = signal.SIGKILL) -> bool:
         """Kill one connection's process, if it is still there.
 
