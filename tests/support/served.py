@@ -89,12 +89,15 @@ class Pace:
 class Served:
     """`tenax serve` (or another command that serves) for as long as the block lasts."""
 
-    def __init__(self, home: Path, *command: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, home: Path, *command: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> None:
         self.home = home
+        self._cwd = cwd
         self.env = {**environment(home), **(env or {})}
         self._port: socket.socket | None = None
         self._pages: list[Page] = []
-        self._command = [sys.executable, "-m", "tenax", *(command or ("serve",))]
+        self._command = [sys.executable, "-P", "-m", "tenax", *(command or ("serve",))]
 
     def __enter__(self) -> Self:
         with contextlib.suppress(OSError):  # it is another's already
@@ -120,7 +123,12 @@ class Served:
     def start(self) -> None:
         """Start it, and wait for its link."""
         self.process = subprocess.Popen(
-            self._command, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            self._command,
+            env=self.env,
+            cwd=self._cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         assert self.process.stdout is not None
         self.link = self.process.stdout.readline().strip()

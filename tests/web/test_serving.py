@@ -17,6 +17,7 @@ import apsw
 import httpx
 import pytest
 
+import tenax
 from tenax.models import Reply
 from tests.support.served import SECONDS, Pace, Served, environment, free_port, is_done
 from tests.support.turns import set_up
@@ -94,6 +95,30 @@ def test_a_port_that_is_taken_leads_to_the_next(tmp_path: Path) -> None:
             code, said, _ = served.stop()
             assert code == 0
             assert f"Port {port} is taken; this is {served.url.rpartition(':')[2]}." in said
+
+
+def test_the_server_imports_nothing_from_where_it_is_started(tmp_path: Path) -> None:
+    """In a home folder, `tenax` is the folder in which commands write: neither a start nor a restart runs code there."""
+    planted = "import pathlib; pathlib.Path(__file__).with_name('ran').touch()\nraise ImportError\n"
+    for name in ("tenax/__init__.py", "msgspec.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(planted)
+    with Served(tmp_path / "own", cwd=tmp_path) as served:
+        served.kill_server()
+        served.browser()  # the next server answers
+    assert list(tmp_path.rglob("ran")) == []
+
+
+def test_every_python_that_is_started_imports_nothing_from_where_it_is() -> None:
+    """Each start of our own interpreter in the source says so: by -P, or by -I, which includes it."""
+    starts = [
+        line
+        for file in Path(tenax.__file__).parent.rglob("*.py")
+        for line in file.read_text().splitlines()
+        if re.search(r"sys\.executable, *\S", line)
+    ]
+    assert len(starts) >= 6
+    assert [line for line in starts if not re.search(r'sys\.executable, "-[PI]"', line)] == []
 
 
 def test_host_and_port_are_taken_from_the_command_line(tmp_path: Path) -> None:

@@ -330,7 +330,8 @@ class _Parent:
 
     def _start(self) -> Ready:
         profile = click.get_current_context().find_root().params.get("profile")
-        command = [sys.executable, "-m", "tenax.web", str(self._listening.fileno())]
+        # -P: nothing is imported from where we are, which may be a folder in which commands write.
+        command = [sys.executable, "-P", "-m", "tenax.web", str(self._listening.fileno())]
         try:
             child = self._child = subprocess.Popen(  # noqa: S603  (our own)
                 [*command, profile] if profile else command,

@@ -187,7 +187,7 @@ def _install(*, quiet: bool) -> int:
 
 def _pip(*args: str) -> str:
     """Install, never compile. Nothing, or what went wrong in a sentence."""
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command = [sys.executable, "-P", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     try:
         done = subprocess.run(  # noqa: S603  (our own Python)
             [*command, "--only-binary", ":all:", *args],

@@ -89,7 +89,7 @@ class _Child:
     def __init__(self) -> None:
         self.key = secrets.token_hex(16)
         self.process = subprocess.Popen(  # noqa: S603  (our own program)
-            [sys.executable, "-m", "tenax.models.practice_serve", str(os.getpid())],
+            [sys.executable, "-P", "-m", "tenax.models.practice_serve", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
