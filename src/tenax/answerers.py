@@ -71,7 +71,7 @@ class Answerers:
         self.rules = Rules(config, allows=self.owner)
         self.folder = folder_of(config, journal.user or "")
         """Where the tools of this user work, as long as this lasts: another `tools.folder` holds from the next start on."""
-        self.mcp = McpServers(self.folder, config.places.state / "mcp", self._other_tools)
+        self.mcp = McpServers(config.places.servers, config.places.state / "mcp", self._other_tools)
         """The servers whose tools are offered beside our own. They are the owner's, and nobody else's."""
         self.readers = Readers(journal, config, self._reviewer, self._made_anew)
         self._redact = Redact(lambda: secrets(self.config))

@@ -171,6 +171,11 @@ class Places:
         return self.data / "users"
 
     @property
+    def servers(self) -> Path:
+        """Where MCP servers are started: no command writes there."""
+        return self.data / "servers"
+
+    @property
     def snapshots(self) -> Path:
         """Holds what files were before a call changed them (`tools/snapshot.py`)."""
         return self.data / "files"
@@ -363,10 +368,10 @@ def _tools_folder(given: str | None, places: Places, env: Mapping[str, str], pro
                 f"tools.folder is {folder}, which holds Tenax's own files: its settings, keys and store.",
                 hint="Choose a folder that does not, such as one inside it.",
             )
-        private = [os.path.realpath(each) for each in (places.users, places.snapshots)]
+        private = [os.path.realpath(each) for each in (places.users, places.servers, places.snapshots)]
         if any(Path(os.path.realpath(folder)).is_relative_to(each) for each in private):
             raise ConfigError(
-                f"tools.folder is {folder}, where Tenax keeps the files of other users and its snapshots.",
+                f"tools.folder is {folder}, where Tenax keeps the files of other users, MCP servers and its snapshots.",
                 hint=f"Choose a folder elsewhere, such as {places.data / 'work'}.",
             )
         return folder

@@ -200,6 +200,25 @@ async def test_a_program_gets_only_what_it_is_given_and_a_key_goes_to_its_header
     assert {"wrong-key", "value-1"} == set(secrets(config))  # so no tool's output holds them
 
 
+async def test_a_program_starts_where_no_command_writes(tmp_path: Path) -> None:
+    """In a private folder, by the server and by `tenax mcp`: a module that a command planted is not run."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "planted.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    start = f"pwd >> {tmp_path}/where; exec {sys.executable} -m planted"
+    config = home_of(tmp_path, section=f"[mcp.own]\ncommand = {['/bin/sh', '-c', start]}\n")
+    assert config.tools_folder == tmp_path / "work"
+    async with Runtime(config, models=[ScriptedModel([])]) as runtime:
+        await runtime.mcp.settled(SECONDS)
+        assert "No module named planted" in runtime.mcp.standing()[0].error
+    command = [sys.executable, "-P", "-m", "tenax", "mcp"]
+    env = {**os.environ, "TENAX_HOME": str(tmp_path)}
+    shown = await asyncio.to_thread(subprocess.check_output, command, env=env, text=True, timeout=SECONDS)
+    assert "No module named planted" in shown
+    assert set((tmp_path / "where").read_text().split()) == {str(tmp_path / "servers")}
+    assert (tmp_path / "servers").stat().st_mode & 0o777 == 0o700
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize(
     ("section", "said"),
     [

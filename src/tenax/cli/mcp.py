@@ -25,7 +25,7 @@ def mcp(config: Config) -> None:
         return
 
     async def tried() -> list[Standing]:
-        servers = McpServers(config.tools_folder, config.places.state / "mcp", lambda: None)
+        servers = McpServers(config.places.servers, config.places.state / "mcp", lambda: None)
         servers.use(config.mcp)
         try:
             await servers.settled(_SECONDS)

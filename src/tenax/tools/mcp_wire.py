@@ -29,7 +29,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
 from tenax.config import McpSettings, secrets
-from tenax.errors import ConfigError, ToolFailed
+from tenax.errors import ConfigError, ToolFailed, unusable
 from tenax.models.http import is_loopback
 from tenax.tools.mcp import Lost
 
@@ -41,9 +41,7 @@ MESSAGES_MAX, MESSAGES_SECONDS = 2000, 10.0
 _PAGES_MAX = 20
 _GOODBYE_SECONDS, _GOODBYE_LOOKS = 0.5, 50
 _CHARS = 200
-_GUARD: Final = (
-    '(read -r _ </dev/fd/{0}; kill -KILL 0) >/dev/null 2>&1 & cd -- "$1" 2>/dev/null; shift; exec "$@"'
-)
+_GUARD: Final = '(read -r _ </dev/fd/{0}; kill -KILL 0) >/dev/null 2>&1 & exec "$@"'
 _GONE: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError, ConnectionError)
 Streams = AbstractAsyncContextManager[tuple[Any, Any]]
 T = TypeVar("T")
@@ -220,7 +218,7 @@ async def _started(
         if found is None:
             raise ConfigError(f"The variable {name}, which it is to be given, is not set.")
         env[name] = found
-    process, stdio, ours = _spawned([str(folder), *settings.command], env)
+    process, stdio, ours = _spawned(list(settings.command), env, folder)
     loop, complaints, tasks = asyncio.get_running_loop(), asyncio.StreamReader(), []
     try:
         stdout, stdin = await asyncio.open_unix_connection(sock=stdio, limit=MESSAGE_BYTES_MAX)
@@ -245,11 +243,20 @@ async def _started(
         await _gone(process)
 
 
-def _spawned(command: list[str], env: dict[str, str]) -> tuple[subprocess.Popen[bytes], socket.socket, int]:
+def _spawned(
+    command: list[str], env: dict[str, str], folder: Path
+) -> tuple[subprocess.Popen[bytes], socket.socket, int]:
     """The process, what it is talked to by, and our end of the pipe that ends it.
 
     Not by the loop: uvloop leaves files of ours open in a process that is given one of them.
     """
+    try:
+        # A command may have put files in the folder of the tools, which many programs would run: Python a module,
+        # npx what lies in node_modules. So a server starts in a folder of its own.
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise unusable(f"{folder}, where it would start, cannot be made", error) from error
     with contextlib.ExitStack() as undo, contextlib.ExitStack() as given:
         end, ours = os.pipe()
         given.callback(os.close, end)
@@ -263,6 +270,7 @@ def _spawned(command: list[str], env: dict[str, str]) -> tuple[subprocess.Popen[
             stdout=its.fileno(),
             stderr=subprocess.PIPE,
             env=env,
+            cwd=folder,
             start_new_session=True,
             pass_fds=(end,),
         )
