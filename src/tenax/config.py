@@ -226,6 +226,8 @@ def load(env: Mapping[str, str], *, profile: str | None = None) -> Config:
         url = settings.get("store", {}).get("url", "sqlite")
         store_url = _store_url(url, f"store.url in {file}", places, env, base=places.data)
 
+    tools_folder = _tools_folder(settings.get("tools", {}).get("folder"), places, env, profile)
+    servers_env = {**env, "PATH": programs_path(env["PATH"], tools_folder)} if "PATH" in env else env
     models = {label: _model(label, values, file, env) for label, values in settings.get("models", {}).items()}
     model, fallback = _chosen(settings, models, file, env, locked)
     resume = settings.get("resume", "auto")
@@ -247,7 +249,7 @@ def load(env: Mapping[str, str], *, profile: str | None = None) -> Config:
         file=file,
         store_url=store_url,
         profile=profile or "",
-        tools_folder=_tools_folder(settings.get("tools", {}).get("folder"), places, env, profile),
+        tools_folder=tools_folder,
         model=model,
         fallback=fallback,
         models=models,
@@ -261,7 +263,10 @@ def load(env: Mapping[str, str], *, profile: str | None = None) -> Config:
         **_search(settings.get("search", {}), file, env),
         memory_review=memory_review,
         memory_providers=memory_providers,
-        mcp={name: mcp_settings(name, each, file, env) for name, each in settings.get("mcp", {}).items()},
+        mcp={
+            name: mcp_settings(name, each, file, servers_env)
+            for name, each in settings.get("mcp", {}).items()
+        },
         rules=_rules(settings, file),
         log=log,
         locked=locked,
@@ -378,6 +383,18 @@ def _tools_folder(given: str | None, places: Places, env: Mapping[str, str], pro
     home = Path(env.get("HOME", ""))
     own = profile is not None or env.get("TENAX_HOME") or not home.is_absolute()
     return places.data / "work" if own else home / "tenax"
+
+
+def programs_path(path: str, folder: Path) -> str:
+    """Return this PATH without the entries in which a command could put a program: those in the folder of the tools."""
+
+    def is_safe(entry: str) -> bool:
+        ways = (os.path.normpath(entry), os.path.realpath(entry))
+        return Path(entry).is_absolute() and not any(
+            Path(way).is_relative_to(real) for way in ways for real in (folder, os.path.realpath(folder))
+        )
+
+    return os.pathsep.join(filter(is_safe, path.split(os.pathsep))) or os.defpath
 
 
 def is_host(text: str) -> bool:

@@ -79,7 +79,7 @@ def test_it_says_whether_commands_run_in_a_sandbox(
     find_bwrap()
     assert run(command, ["doctor"]) == 0
     assert "sandbox      bubblewrap\n" in said()[0]
-    monkeypatch.setenv("PATH", str(home))
+    monkeypatch.setattr("tenax.tools.sandbox._PATH", str(home))
     assert run(command, ["doctor"]) == 0
     assert "sandbox      There is no sandbox: bubblewrap is not installed" in (told := said()[0])
     assert "Every command of the shell is asked for.\n" in told

@@ -27,7 +27,7 @@ from tenax.rules import Rule
 from tenax.tools.base import Call
 from tenax.tools.gate import Allowed, Done, Gate
 from tenax.tools.redact import Redact
-from tenax.tools.sandbox import Sandbox
+from tenax.tools.sandbox import Sandbox, _bwrap
 from tenax.tools.shell import Shell
 
 __all__ = ["ORDINARY", "ROOT", "find_bwrap", "inside", "try_all", "use"]
@@ -43,7 +43,7 @@ def find_bwrap() -> str:
     """The path of bubblewrap. Root fetches it where there is none."""
     with (Path(tempfile.gettempdir()) / f"tenax-bwrap-{os.getuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        found = shutil.which("bwrap") or _from_apt()
+        found = _bwrap() or _from_apt()
     if found is None:
         raise AssertionError(MISSING)
     if why := Sandbox().why_not():  # such as a system that forbids user namespaces
@@ -57,7 +57,7 @@ def _from_apt() -> str | None:
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for step in (["update"], ["install", "-y", "bubblewrap"]):
         subprocess.run(["apt-get", "-qq", *step], check=False, env=env)
-    return shutil.which("bwrap")
+    return _bwrap()
 
 
 def inside(folder: Path) -> list[str]:

@@ -511,7 +511,7 @@ async def test_network_is_there_when_the_call_says_so(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["/", "/usr", "/tmp", "/etc", "/proc/self", "/dev/shm/x", "/run/x", "~", "~/.."]
+    "place", ["/", "/usr", "/usr/local", "/tmp", "/etc", "/proc/self", "/dev/shm/x", "/run/x", "~", "~/.."]
 )
 async def test_a_folder_that_holds_more_is_refused(place: str, folder: Path) -> None:
     """The system, the home folder with its keys, and whatever is a part of the machine."""
@@ -571,9 +571,20 @@ async def test_a_sandbox_that_could_not_be_tried_is_not_taken_for_none(
     assert (await said(await Sandbox().start("true", folder)))[1] == 0
 
 
+async def test_bubblewrap_is_not_looked_for_in_the_path(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PATH may begin with a folder in which commands write, such as the programs of a virtual environment there."""
+    plant = "mkdir bin; printf '#!/bin/sh\\ntouch %s\\n' $PWD/ran > bin/bwrap; chmod 755 bin/bwrap"
+    assert (await said(await Sandbox().start(plant, folder)))[1] == 0
+    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
+    assert (await said(await Sandbox().start("test -x bin/bwrap", folder)))[1] == 0
+    assert not (folder / "ran").exists()
+
+
 async def test_without_bubblewrap_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Not installed, not allowed, or broken: each a sentence; and nothing is run then."""
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sandbox, "_PATH", str(tmp_path))
     assert "bubblewrap is not installed" in Sandbox().why_not()
     with pytest.raises(ToolFailed, match="not installed"):
         await Sandbox().start("true", tmp_path)
@@ -589,7 +600,7 @@ async def test_without_bubblewrap_it_says_so(monkeypatch: pytest.MonkeyPatch, tm
         fake.parent.mkdir()
         fake.write_text(f"#!/bin/sh\necho 'bwrap: {words}' >&2\nexit 1\n" if words else "no program")
         fake.chmod(0o755)
-        monkeypatch.setenv("PATH", str(fake.parent))
+        monkeypatch.setattr(sandbox, "_PATH", str(fake.parent))
         assert told in Sandbox().why_not()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -265,6 +266,19 @@ def test_nothing_set_means_no_model_and_a_folder_for_tools() -> None:
     assert config.tools_folder == Path("/home/ada/tenax")
     assert load({"TENAX_HOME": "/srv/tenax"}).tools_folder == Path("/srv/tenax/work")
     assert load({"TENAX_HOME": "/srv"}, profile="a").tools_folder == Path("/srv/profiles/a/work")
+
+
+def test_a_server_finds_no_program_in_the_folder_of_the_tools(env: dict[str, str], tmp_path: Path) -> None:
+    """Commands write there: entries of PATH that lie in it, lead into it or through it, and relative ones, are left out."""
+    work = Path(env["TENAX_HOME"]) / "work"
+    (work / "bin").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(work)
+    (work / "out").symlink_to("/opt")
+    write(env, '[mcp.a]\ncommand = ["npx", "x"]')
+    left_out = [f"{work}/bin", f"{tmp_path}/link/bin", f"{work}/out", f"{work}/../work/bin", "bin", "."]
+    path = ":".join([*left_out, "", "/usr/bin", f"{work}-other", "/bin"])
+    assert load(env | {"PATH": path}).mcp["a"].env["PATH"] == f"/usr/bin:{work}-other:/bin"
+    assert load(env | {"PATH": "."}).mcp["a"].env["PATH"] == os.defpath
 
 
 def test_a_lone_model_needs_no_choice(env: dict[str, str]) -> None:

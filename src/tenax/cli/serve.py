@@ -28,7 +28,7 @@ import msgspec
 
 from tenax.cli.frame import FAILED, pass_config
 from tenax.cli.lines import minute, one_line
-from tenax.config import PORT_MAX, Config, is_host
+from tenax.config import PORT_MAX, Config, is_host, programs_path
 from tenax.errors import CannotOpen, Refused, unusable
 from tenax.journal import LOCAL_USER
 from tenax.journal.devices import Devices
@@ -388,6 +388,8 @@ class _Parent:
         click.echo(address)
         sys.stdout.flush()
         if sys.stdout.isatty() and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+            # The browser is found by its name, and must not be a program of a command.
+            os.environ["PATH"] = programs_path(os.environ.get("PATH", ""), self._config.tools_folder)
             webbrowser.open(address)
 
 

@@ -286,7 +286,7 @@ class Sandbox:
 
     def why_not(self) -> str:
         """Why there is no sandbox here, in a sentence. Empty where there is one. It is tried once in a process."""
-        return _why_not(shutil.which("bwrap"))
+        return _why_not(_bwrap())
 
     async def start(self, command: str, folder: Path, *, network: bool = False) -> Running:
         """Begin this command line in the folder. Raises ToolFailed."""
@@ -308,7 +308,8 @@ class Sandbox:
         """The folder, without links on the way to it. Refuses one that holds what a command must not see."""
         folder = folder.resolve()
         own = [Path(each) for each in (*_SYSTEM, *_CLOSED, "/etc", "/tmp", "/var/tmp")]  # noqa: S108  (they are kept out)
-        kept = [*own, *_homes(), *self._hidden]
+        programs = [Path(entry) for entry in _PATH.split(":")]
+        kept = [*own, *programs, *_homes(), *self._hidden]
         if any(each.is_relative_to(folder) for each in kept):
             raise ToolFailed(
                 f"No command is run in {folder}: it holds more than a command may touch, such as keys or Tenax's own data.",
@@ -330,7 +331,7 @@ class Sandbox:
                 try:
                     status, transport = await _reader(read)
                     undo.callback(transport.close)
-                    wrap = [str(shutil.which("bwrap")), "--json-status-fd", str(write)]
+                    wrap = [str(_bwrap()), "--json-status-fd", str(write)]
                     wrap += _arguments(given, protection.folder, self._hidden, network=network)
                     process, output, shown = await _spawn(
                         [*wrap, *limits, *_shell(command)],
@@ -388,6 +389,11 @@ async def start_bare(command: str, folder: Path) -> Running:
         raise ToolFailed(f"The command cannot be begun: {error.strerror}.") from error
     _go(process, keep_open=True)
     return Running(process, output, [shown])
+
+
+def _bwrap() -> str | None:
+    """Find bubblewrap in the system: PATH may name a folder in which commands write."""
+    return shutil.which("bwrap", path=_PATH)
 
 
 @functools.cache
