@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +63,27 @@ def test_a_revoked_device_is_out_and_its_streams_end(shared: Served) -> None:
     assert {each["id"] for each in one.get("/devices")["devices"]} == {own(one), own(four)}
     assert last_frame(four, lambda: one.http.delete("/api/devices")) == "bye"
     assert (one.http.get("/api/setup").status_code, four.http.get("/api/setup").status_code) == (401, 401)
+
+
+def test_a_device_that_is_revoked_while_it_sends_does_nothing(shared: Served) -> None:
+    """The headers came before, and the rest of the body after."""
+    links = [shared.tenax("link", "--user", "hans").stdout.strip() for _ in range(2)]
+    one, two = (shared.browser(link) for link in links)
+    body = b'{"text": "as hans", "how": "queue"}'
+    path = f"/api/conversations/{two.new()}/messages"
+    proof = [f"{name}: {value}" for name, value in two.http.build_request("POST", path).headers.items()
+             if name in {"host", "cookie", "tenax-key", "sec-fetch-site"}]  # fmt: skip
+    head = [f"POST {path} HTTP/1.1", *proof, "Idempotency-Key: slow", "Content-Type: application/json",
+            f"Content-Length: {len(body)}", "Expect: 100-continue", "Connection: close", "", ""]  # fmt: skip
+    place, port = shared.url.removeprefix("http://").split(":")
+    with socket.create_connection((place, int(port)), timeout=60) as raw:
+        raw.sendall("\r\n".join(head).encode())
+        assert raw.recv(65536).startswith(b"HTTP/1.1 100 "), "the guard has let it in, and the body is read"
+        raw.sendall(body[:5])
+        one.http.delete(f"/api/devices/{own(two)}")
+        raw.sendall(body[5:])
+        answer = b"".join(iter(lambda: raw.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 401 "), answer
 
 
 def test_the_terminal_lists_and_revokes(shared: Served, page: Page) -> None:

@@ -21,10 +21,10 @@ from starlette.routing import Route
 
 from tenax.attachments import BYTES_MAX
 from tenax.errors import InvalidInput, TooLarge
-from tenax.web.house import owner_only, runtime_of
+from tenax.web.house import house_of, owner_only, runtime_of
 from tenax.web.links import SIGNED_PATHS
 from tenax.web.problems import Problem, answer_to, problem
-from tenax.web.signins import KEY_HEADER
+from tenax.web.signins import KEY_HEADER, not_signed_in
 
 __all__ = ["BODY_BYTES_MAX", "Endpoint", "Id", "endpoint", "openapi"]
 
@@ -93,9 +93,12 @@ class Endpoint:
 
     async def _serve(self, request: Request) -> Response:
         if not self.public and request.state.user is None:  # the guard has refused it before
-            return problem(401, "Not signed in", "This browser is not signed in.")
+            return not_signed_in(request)
         try:
-            found = await self._handler(**await self._arguments(request))
+            arguments = await self._arguments(request)
+            # The body may take its time, and the device may have been revoked meanwhile.
+            stays = self.body is None or self.public or await _is_signed_in(request)
+            found = await self._handler(**arguments) if stays else not_signed_in(request)
         except ClientDisconnect:
             return problem(400, "Gone", "The request was not sent to its end.")
         except Exception as error:  # noqa: BLE001  (the one place where a request's surprise ends)
@@ -153,6 +156,10 @@ def _idempotency_key(request: Request) -> str:
             hint="Make one for each message, and send the message again under the same.",
         )
     return key
+
+
+async def _is_signed_in(request: Request) -> bool:
+    return await house_of(request).signins.device_of(request) is not None
 
 
 async def _body(request: Request, kind: Any) -> Any:  # noqa: ANN401  (whatever the body is)

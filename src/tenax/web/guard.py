@@ -24,14 +24,11 @@ from tenax.errors import TenaxError
 from tenax.web.connections import note_signed_in
 from tenax.web.links import can_be_signed
 from tenax.web.problems import answer_to, problem
-from tenax.web.signins import Signins, cookie_name
+from tenax.web.signins import Signins, not_signed_in
 
 __all__ = ["Guard"]
 
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z_.-]+)(:[0-9]{1,5})?")
-_NOT_SIGNED_IN: Final = "This browser is not signed in."
-_ENDED: Final = "The sign-in of this browser has ended: it was revoked, it is too old, or an earlier version of Tenax made it."
-_NEW_LINK: Final = "Run `tenax link` in a terminal, and open what it prints."
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _HEADERS: Final = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; worker-src 'self'; object-src 'none'; "
@@ -88,8 +85,7 @@ class Guard:
         except TenaxError as error:
             return answer_to(error)
         if device is None:
-            known = cookie_name(request) in request.cookies
-            return problem(401, "Not signed in", _ENDED if known else _NOT_SIGNED_IN, _NEW_LINK)
+            return not_signed_in(request)
         state["user"], state["device"] = device.user, device
         return None
 

@@ -13,17 +13,22 @@ from typing import Final
 
 import msgspec
 from starlette.requests import Request
+from starlette.responses import Response
 
 from tenax.errors import TenaxError
 from tenax.journal.devices import Device, Devices
 from tenax.web.links import Links
+from tenax.web.problems import problem
 
-__all__ = ["KEY_HEADER", "Signins", "cookie_name"]
+__all__ = ["KEY_HEADER", "Signins", "cookie_name", "not_signed_in"]
 
 KEY_HEADER: Final = "Tenax-Key"
 FRESH_SECONDS: Final = 0.5
 STORE_SECONDS: Final = 0.5
 """How long the request of a known device waits for the store."""
+_NOT_SIGNED_IN: Final = "This browser is not signed in."
+_ENDED: Final = "The sign-in of this browser has ended: it was revoked, it is too old, or an earlier version of Tenax made it."
+_NEW_LINK: Final = "Run `tenax link` in a terminal, and open what it prints."
 _PORT: Final = re.compile(r":([0-9]+)$")
 _KNOWN_MAX: Final = 1000
 _RETRY_SECONDS: Final = 60.0
@@ -154,3 +159,9 @@ def cookie_name(request: Request) -> str:
     """The name of the cookie. Browsers keep the cookies of all ports of a host together."""
     port = _PORT.search(request.headers.get("host", ""))
     return f"tenax_{port[1] if port else 80}"
+
+
+def not_signed_in(request: Request) -> Response:
+    """The answer to a request that has not proved which device sent it."""
+    known = cookie_name(request) in request.cookies
+    return problem(401, "Not signed in", _ENDED if known else _NOT_SIGNED_IN, _NEW_LINK)
