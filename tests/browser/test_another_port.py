@@ -99,6 +99,23 @@ def test_somebody_elses_link_asks_before_it_replaces_ones_own_sign_in(serve: Ser
     expect(tab.page.get_by_role("link", name=re.compile("Hello"))).to_have_count(0)
 
 
+def test_somebody_elses_link_asks_also_where_another_port_deleted_the_cookie(
+    serve: Serve, window: Window
+) -> None:
+    """The page remembers whose browser it is. Its own link needs no question."""
+    window.expects("status of 401")
+    served = serve("Yes.")
+    expect(window.enter(served).box).to_be_visible()
+    window.context.clear_cookies()
+    theirs = window.context.new_page()
+    theirs.goto(served.tenax("link", "--user", "berta").stdout.strip())
+    theirs.get_by_role("button", name="Stay signed in as local").click()
+    expect(theirs.get_by_role("heading", name="This page needs a link")).to_be_visible()
+    theirs.goto("about:blank")
+    theirs.goto(served.tenax("link").stdout.strip())
+    expect(theirs.get_by_label("Message", exact=True)).to_be_visible()
+
+
 def test_a_browser_is_signed_out_from_another(serve: Serve, window: Window, chromium: Chromium) -> None:
     """The list of devices names both; whoever is signed out sees that it needs a link, without a reload."""
     served = serve("Yes.")

@@ -1,8 +1,23 @@
 // Calls of the server. A refusal is a Problem with the server's own sentence; no answer at all is a Problem with status 0.
-import { recall } from "./memory";
+import { recall, remember } from "./memory";
 
 /** Where the key of this device is kept. Another port of the host gets the cookie, and cannot read this. */
 export const KEY = "tenax.key";
+/** Where the name of the user to whom the key belongs is kept. */
+const USER = "tenax.user";
+let user: string | null = null;
+
+/** The user of this tab. It stays the same when another tab signs somebody else in. */
+export const me = (): string => (user ??= recall(USER) ?? "");
+export const isStillMe = (): boolean => (recall(USER) ?? "") === me();
+
+/** The browser is this user's now. The name is written before the key: who reads the key first knows whose it is. */
+export function become(name: string, key?: string): void {
+  user = name;
+  remember(USER, name);
+  if (key !== undefined) remember(KEY, key);
+}
+
 /** What every call sends besides the cookie. */
 export const proof = (key = recall(KEY) ?? ""): Record<string, string> => (key === "" ? {} : { "Tenax-Key": key });
 

@@ -1,7 +1,6 @@
 // Following a link: its code becomes a cookie, and a key that only this page can read.
 import { useEffect, useState } from "preact/hooks";
-import { call, KEY, Problem } from "./api";
-import { remember } from "./memory";
+import { become, call, me, Problem } from "./api";
 import { copy } from "./prose";
 import type { Listed } from "./types";
 import { visible } from "./words";
@@ -40,9 +39,9 @@ export function SignInScreen({ code, to, done }: { code: string; to: string | nu
     setBusy(true);
     say(null);
     try {
-      const signed = await call<SignedIn>("POST", "/api/sign-in", { code, replace });
+      const signed = await call<SignedIn>("POST", "/api/sign-in", { code, replace, known: me() });
       if (signed.instead_of !== "") return ask(signed);
-      if (signed.key !== "") remember(KEY, signed.key); // without one the link was used before, here
+      if (signed.key !== "") become(signed.user, signed.key); // without one the link was used before, here
       done(await arrive(target(to)));
     } catch (error) {
       say(error instanceof Problem ? error : new Problem(0, "That did not work.", "Open the link again."));
@@ -79,7 +78,7 @@ export function SignInScreen({ code, to, done }: { code: string; to: string | nu
       <div class="page">
         <h1>Sign in as {visible(asked.user)}?</h1>
         <p class="lead">
-          This browser is signed in as <strong>{visible(asked.instead_of)}</strong>. The link that you opened is for <strong>{visible(asked.user)}</strong>. If
+          This browser is used by <strong>{visible(asked.instead_of)}</strong>. The link that you opened is for <strong>{visible(asked.user)}</strong>. If
           somebody sent it to you, what you write would be theirs to read.
         </p>
         <div class="choices">

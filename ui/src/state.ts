@@ -1,6 +1,6 @@
 // What the page knows, as signals: the connection, the list, the conversation that is open, where we are, and toasts.
 import { batch, computed, effect, signal, type Signal } from "@preact/signals";
-import { call, conversationPath, KEY, Problem } from "./api";
+import { become, call, conversationPath, isStillMe, KEY, me, Problem } from "./api";
 import { carry } from "./drafts";
 import { Hub } from "./hub";
 import { recall, remember } from "./memory";
@@ -113,6 +113,7 @@ export function modelName({ model }: Setup): string {
 export async function loadSetup(): Promise<void> {
   try {
     setup.value = await call<Setup>("GET", "/api/setup");
+    if (me() === "") become(setup.value.user); // the browser did not keep the name
     denied.value = false;
   } catch (error) {
     if (error instanceof Problem && (error.status === 401 || error.status === 403)) deny(error);
@@ -424,11 +425,9 @@ export function start(): void {
   });
   window.addEventListener("storage", (event) => {
     if (event.key !== KEY) return;
-    const before = setup.value?.user; // another tab signed in
+    if (me() !== "" && !isStillMe()) return location.reload(); // another tab signed somebody else in
     tell({ type: "key", key: recall(KEY) ?? "" });
-    void loadSetup().then(() => {
-      if (before !== undefined && setup.value?.user !== before) location.reload();
-    });
+    void loadSetup();
   });
   window.addEventListener("popstate", () => (route.value = readRoute()));
   window.addEventListener("online", () => tell({ type: "now" }));

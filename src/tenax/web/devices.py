@@ -31,16 +31,20 @@ _DAY_SECONDS: Final = 24 * 3600
 
 
 class LinkCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The code of a link. With `replace`, also if somebody else is signed in here."""
+    """The code of a link. With `replace`, also if somebody else is signed in here.
+
+    `known` is the user of this browser as the page remembers: another port of the host can delete the cookie.
+    """
 
     code: Annotated[str, Meta(min_length=1, max_length=100)]
+    known: Annotated[str, Meta(max_length=100)] = ""
     replace: bool = False
 
 
 class SignIn(msgspec.Struct, frozen=True):
     """Who is signed in now, and the key of this device: no other answer tells it.
 
-    Without a key nothing has happened: `instead_of` is signed in here, and has to be asked first; or the link was used
+    Without a key nothing has happened: this browser is that of `instead_of`, who has to be asked first; or the link was used
     before, and `user` is signed in already.
     """
 
@@ -85,8 +89,9 @@ async def sign_in(call: Request, body: LinkCode) -> Response:
     links, signins = house_of(call).links, house_of(call).signins
     before = await signins.device_of(call)
     user = links.user_of(body.code)
-    if user is not None and before is not None and before.user != user and not body.replace:
-        return _answer(SignIn(user, instead_of=before.user))
+    others = {body.known, before.user if before is not None else ""} - {"", user}
+    if user is not None and others and not body.replace:
+        return _answer(SignIn(user, instead_of=others.pop()))
     if user is None or links.use_code(body.code) is None:
         if before is not None:
             return _answer(SignIn(before.user))
