@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from itertools import combinations
 from random import Random
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +39,8 @@ from tenax.events import (
     ToolStarted,
 )
 from tenax.journal import Journal
+from tenax.journal.aio import AsyncJournal
+from tenax.live import Live
 from tenax.parts import Text, ToolCall
 from tenax.testing import memory
 from tenax.views.pages import fold_page
@@ -266,6 +272,98 @@ def test_every_first_page_carries_all_inputs_that_wait() -> None:
         assert all(row.key[0] == WAITING for row in page.waiting)
         assert len(page.rows) == 5
         assert joined(journal, 5) == whole(journal)
+
+
+class Between:
+    """A journal in which others write between the reads of who has this: `does[n]` after the nth read."""
+
+    def __init__(self, journal: Journal, does: dict[int, Callable[[], object]]) -> None:
+        self._journal = journal
+        self._does = does
+        self.reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._journal, name)
+
+        def read(*args: Any, **kwargs: Any) -> Any:
+            found = method(*args, **kwargs)
+            self.reads += 1
+            self._does.get(self.reads, lambda: None)()
+            return found
+
+        return read if callable(method) else method
+
+
+class Waits:
+    """A conversation with an input that waits far above its last rows."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.writer = Writer(journal, lambda _count: 0)
+        self.asked: list[int] = []
+        self.ask()
+
+    def ask(self) -> None:
+        self.asked.append(self.writer.add(MessageUser([Text("later")], ask=True)))
+        for _ in range(10):
+            self.writer.tell()
+
+    def take(self) -> None:
+        """A run takes what was asked last."""
+        self.writer.add(RunStarted(self.asked[-1:]), run=f"r{len(self.asked)}")
+        self.writer.add(RunFinished("completed"), run=f"r{len(self.asked)}")
+
+
+def _reads_of_a_page() -> int:
+    with memory() as journal:
+        Waits(journal)
+        counted = Between(journal, {})
+        fold_page(counted, NAME, None, 1)  # type: ignore[arg-type]
+        return counted.reads
+
+
+def test_an_input_that_is_taken_while_a_page_is_read_is_shown() -> None:
+    """Whenever a run takes it, and also one that came while the page was read: on the page, or to who goes on from it."""
+    reads = range(1, _reads_of_a_page() + 1)
+    assert len(reads) > 3
+    for n, m in [(0, each) for each in reads] + list(combinations(reads, 2)):
+        with memory() as journal:
+            waits = Waits(journal)
+            folded = fold_page(Between(journal, {n: waits.ask, m: waits.take}), NAME, None, 1)  # type: ignore[arg-type]
+            for each in journal.read(NAME, after=folded.head):
+                folded.shown.apply(each)
+            rows = {row.id: row for row in whole(journal)}
+            shown = {row.id: row for row in folded.shown.rows if int(row.id) in waits.asked}
+            held = {row.id for row in rows.values() if row.key >= (folded.first, -1, 0)}
+            assert shown == {str(seq): rows[str(seq)] for seq in waits.asked if str(seq) in held}, (n, m)
+
+
+@pytest.mark.parametrize("n", range(1, _reads_of_a_page() + 1))
+def test_who_watches_has_an_input_that_is_taken_while_the_conversation_is_opened(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever read of the first fold it comes after."""
+    with memory() as journal:
+        asyncio.run(_watched(journal, n, monkeypatch))
+
+
+async def _watched(journal: Journal, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = Waits(journal)
+    for _ in range(100):  # more than a snapshot has
+        waits.writer.tell()
+
+    between = Between(journal, {n: waits.take})
+    monkeypatch.setattr(AsyncJournal, "journal", between)
+    live = Live(AsyncJournal(journal), NAME)
+    hint = asyncio.Event()
+    live.hints.add(hint)
+    async with asyncio.timeout(60):
+        while not live.gone and (not live.ready or live.at < journal.head(NAME).head):
+            await hint.wait()
+            hint.clear()
+    await live.stop()
+    page = live.snapshot()
+    assert str(waits.asked[0]) in {row.id for row in page.rows}
+    assert page.waiting == []
 
 
 _ELSEWHERE = {

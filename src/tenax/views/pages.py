@@ -91,13 +91,21 @@ def first_key(seq: int) -> Key:
 def fold_page(journal: Journal, conversation: str, before: Key | None, limit: int) -> Folded:
     """Fold the last rows before a key, or the last of all: at least as many as the limit, if there are."""
     head = journal.head(conversation)
+    known = head.head
+    waiting: list[Recorded] = []
+    if before is None and head.unanswered:
+        # Runs take inputs meanwhile: what is written after the first look is read with the page, up to the second.
+        waiting = journal.waiting(conversation)
+        head = journal.head(conversation)
     end = head.head if before is None else min(before[0], head.head)
-    reader = _Reader(journal, conversation, head, end)
+    reader = _Reader(journal, conversation, head, end, waiting)
+    if end > known:
+        reader.read_from(known + 1)
     count = min(limit + _SPARE_ROWS, _READ_MAX)
     while True:
         rows = journal.rows(conversation, before=reader.first, limit=count)
         reader.read_from(min(row.first for row in rows) if rows else reader.top())
-        folded = Folded(reader.fold(last=before is None), reader.first, head.head, bool(rows))
+        folded = Folded(reader.fold(), reader.first, head.head, bool(rows))
         if before is not None:
             folded.before = before
         if not rows or len(folded.rows) > limit:
@@ -106,13 +114,16 @@ def fold_page(journal: Journal, conversation: str, before: Key | None, limit: in
 
 
 class _Reader:
-    """The events that say something about the rows between `first` and `end`."""
+    """The events that say something about the rows between `first` and `end`, and the inputs that wait."""
 
-    def __init__(self, journal: Journal, conversation: str, head: Head, end: int) -> None:
+    def __init__(
+        self, journal: Journal, conversation: str, head: Head, end: int, waiting: list[Recorded]
+    ) -> None:
         self._journal = journal
         self._conversation = conversation
         self._head = head
         self._end = end
+        self._waiting = waiting
         self.first = end + 1
         self._between: dict[int, Recorded] = {}
 
@@ -122,11 +133,9 @@ class _Reader:
         self._between.update((each.seq, each) for each in self._events(first - 1, self.first - 1))
         self.first = first
 
-    def fold(self, *, last: bool) -> Transcript:
-        """Fold them, and what stands elsewhere; on the last page with the inputs that wait."""
-        found = dict(self._between)
-        if last:
-            found.update((each.seq, each) for each in self._journal.waiting(self._conversation))
+    def fold(self) -> Transcript:
+        """Fold them, and what stands elsewhere."""
+        found = {each.seq: each for each in self._waiting} | self._between
         self._add_above(found)
         shown = Transcript()
         _apply(shown, found)
