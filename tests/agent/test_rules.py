@@ -187,6 +187,39 @@ class Careful(Note):
         return True
 
 
+@pytest.mark.parametrize("how", ["conversation", "always", "rule"])
+@pytest.mark.parametrize("no_first", [True, False])
+async def test_a_no_stands_whatever_is_allowed_besides(
+    config: Config, monkeypatch: pytest.MonkeyPatch, how: str, no_first: bool
+) -> None:
+    """Of two calls that wait, one is allowed with a pattern that matches the other one too, which is denied."""
+    calls = [Call("write_file", {"path": f"src/{each}", "content": "x"}, id=each) for each in ("a", "b")]
+    async with hands(config, [Reply(calls=calls), "Done."]) as runtime:
+        name, seq, ask = await asked(runtime, 2)
+
+        async def allow() -> None:
+            if how == "rule":
+                await runtime.add_rule(Rule("allow", "write_file", "src/*"))
+                await runtime.answer(name, ask.message, "a", "once")
+            else:
+                await runtime.answer(
+                    name, ask.message, "a", "always" if how == "always" else "conversation", pattern="src/*"
+                )
+
+        if not no_first:
+            with monkeypatch.context() as patch:  # the run goes on when both are answered
+                patch.setattr(runtime.lanes, "wake", lambda _name: None)
+                await allow()
+        await runtime.answer(name, ask.message, "b", "no")
+        await runtime.lanes.idle(name)
+        if no_first:
+            await allow()
+        await settled(runtime, name, seq)
+        outcomes = {each.call: each.outcome for each in await told(runtime, name, ToolFinished)}
+        assert outcomes == {"a": "done", "b": "denied"}
+        assert not (config.tools_folder / "src" / "b").exists()
+
+
 async def test_what_asks_every_time_can_be_allowed_once_only(config: Config, tmp_path: Path) -> None:
     """Neither for the conversation nor for good is offered or taken, and no rule stands for it."""
     careful = Careful(tmp_path / "n", asks=True)

@@ -29,7 +29,6 @@ from tenax.changes import Changes, Watch
 from tenax.errors import Gone, LeaseLost, OutcomeUnknown, Refused, StoreUnavailable, TenaxError
 from tenax.events import (
     BODY_BYTES_MAX,
-    ApprovalAnswered,
     ApprovalAsked,
     Blob,
     ContextOpened,
@@ -615,6 +614,8 @@ class Run:
         return not (waits or self._elsewhere) or self._stop.is_set()
 
     def _weigh(self, step: Step, each: OpenCall) -> Allowed | Asks | Done:
+        if each.answered is not None and each.answered.answer == "no":  # whatever is allowed besides
+            return Done("denied", each.answered.why or "The person said no.")
         gate, call = self.agent.gate, each.call
         said = each.answered.words if each.answered is not None else ""
         where = Call(self.journal.user or "", self.conversation, step.message, call.id, self._folder, said)
@@ -622,7 +623,7 @@ class Run:
         if not isinstance(verdict, Asks):
             return verdict
         if each.answered is not None and each.asked is not None:
-            return self._answered(verdict, each.asked, each.answered)
+            return self._approved(verdict, each.asked)
         if each.asked is not None and each.asked.expires_at < self.journal.clock.now_us():
             return Done("denied", "Nobody answered in time, so it was not allowed.")
         if not self._asks:
@@ -632,10 +633,8 @@ class Run:
             )
         return verdict
 
-    def _answered(self, asks: Asks, asked: ApprovalAsked, answered: ApprovalAnswered) -> Allowed | Done:
+    def _approved(self, asks: Asks, asked: ApprovalAsked) -> Allowed | Done:
         """The answer is good for exactly what the person saw."""
-        if answered.answer == "no":
-            return Done("denied", answered.why or "The person said no.")
         if asks.touches != asked.touches:
             return Done("denied", "What it would touch is not what was approved, so it was not done.")
         return self.agent.gate.approve(asks, asked.arguments)
