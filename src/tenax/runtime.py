@@ -65,7 +65,7 @@ from tenax.live import SHOWN_ROWS, Live, Lives
 from tenax.models import Model, ToolSpec
 from tenax.parts import Part, Text
 from tenax.recovery import mend, open_page
-from tenax.rules import Rule, exactly, proposals
+from tenax.rules import Rule, exactly, mistake, proposals
 from tenax.runner import RESUME_SECONDS, Lanes, Policy
 from tenax.schedules import Scheduler
 from tenax.sessions import SessionDB
@@ -512,24 +512,35 @@ class Runtime:
         """Answer an approval. Raises InvalidInput where nothing was asked, or it was answered already.
 
         `conversation` allows, from now on and here, what matches the pattern: one that was offered, or the exact call.
-        `always` makes a rule of the pattern first, which has to fit this call. Only the local user can: the rules are
-        those of the person who runs this Tenax. A question of the model is answered with `once` and `words`, or with `no`.
+        `always` then makes a rule of the pattern, which has to fit this call. If that fails, Refused says so, and this
+        call is allowed all the same. Only the local user can: the rules are those of the person who runs this Tenax. A
+        question of the model is answered with `once` and `words`, or with `no`.
         """
         _, asked = await self._asked(conversation, message, call)
         if (asked.name == Ask.name and answer != "no") != bool(words.strip()) or len(words) > WORDS_CHARS_MAX:
             raise InvalidInput(
                 f"A question is answered with words, up to {WORDS_CHARS_MAX:,} characters; nothing else is."
             )
-        if answer == "always":
-            await self._allow_always(conversation, asked, pattern)
-        elif answer == "conversation":
+        rule = await self._rule_always(conversation, asked, pattern) if answer == "always" else None
+        if answer == "conversation":
             pattern = await self._allow_here(conversation, asked, pattern)
         kept = pattern if answer in {"always", "conversation"} else ""
         by = self._sync.user or ""
         why = "The person gave no answer." if asked.name == Ask.name and answer == "no" else ""
         answered = ApprovalAnswered(message, call, answer, by, why, kept, words.strip())
         await self._append_answer(conversation, answered)
-        self.lanes.wake(conversation)
+        try:
+            if rule is not None:  # an answer that came too late leaves no rule
+                await self._make_rule(rule)
+        finally:
+            self.lanes.wake(conversation)
+
+    async def _make_rule(self, rule: Rule) -> None:
+        try:
+            await self.add_rule(rule)
+        except TenaxError as error:
+            said = f"This call is allowed, but later ones ask again: no rule was made. {error}"
+            raise Refused(said, hint=error.hint) from error
 
     async def _asked(self, conversation: str, message: int, call: str) -> tuple[str, ApprovalAsked]:
         """The run that waits for this approval, and what it asks. Raises InvalidInput where nothing waits for it."""
@@ -564,14 +575,17 @@ class Runtime:
             )
         return pattern or offered[0]
 
-    async def _allow_always(self, conversation: str, asked: ApprovalAsked, pattern: str) -> None:
+    async def _rule_always(self, conversation: str, asked: ApprovalAsked, pattern: str) -> Rule:
+        """Return the rule that an answer for good makes."""
         rule = Rule("allow", exactly(asked.name), pattern)
         self._owner_only()
         if not (await self._question(conversation, asked)).always:
             raise Refused("This cannot be allowed for good.", hint="Allow it once.")
         if not rule.fits(asked.name, asked.touches):
             raise InvalidInput(f"The pattern {pattern} does not fit what this call touches: {asked.touches}")
-        await self.add_rule(rule)
+        if said := mistake(rule):
+            raise InvalidInput(f"This cannot be a rule: its {said}.")
+        return rule
 
     async def finished(self, conversation: str, seq: int) -> None:
         """Wait until the input at this seq was answered, or the run that took it ended otherwise or waits."""

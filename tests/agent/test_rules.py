@@ -10,7 +10,7 @@ import pytest
 
 from tenax.agent import Limits
 from tenax.config import Config
-from tenax.errors import ConfigError, InvalidInput, Refused
+from tenax.errors import InvalidInput, Refused
 from tenax.events import ApprovalAnswered, ApprovalAsked, ToolFinished
 from tenax.models import Call, Reply, ScriptedModel
 from tenax.rules import Rule, exactly, proposals
@@ -102,16 +102,37 @@ async def test_a_pattern_that_does_not_fit_this_call_is_refused(config: Config, 
         assert len(await runtime.questions(name)) == 1
 
 
-async def test_a_file_that_cannot_be_written_leaves_the_question_open(config: Config) -> None:
-    """What was not kept is not pretended."""
+async def test_a_file_that_cannot_be_written_allows_this_call_only(config: Config) -> None:
+    """The answer is stored without its rule, as after a crash in between. It is said that there is none."""
+    async with hands(config, [write("a.txt"), write("a.txt"), "Done."]) as runtime:
+        name, _, ask = await asked(runtime)
+        config.file.write_text('rules = [{verdict = "deny", tool = "x"}]')
+        with pytest.raises(Refused, match=r"This call is allowed, but .* cannot change without harm"):
+            await runtime.answer(name, ask.message, ask.call, "always", pattern="a.txt")
+        await asked(runtime, 2, name)
+        assert (config.tools_folder / "a.txt").exists()
+        assert runtime.rules() == (Rule("deny", "x"),)
+
+
+async def test_an_always_that_comes_too_late_makes_no_rule(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else says no after it was looked at, and before it is stored."""
     async with hands(config, [write("a.txt"), "Done."]) as runtime:
         name, seq, ask = await asked(runtime)
-        config.file.write_text('rules = [{verdict = "deny", tool = "x"}]')
-        with pytest.raises(ConfigError, match="cannot change without harm"):
+        store = runtime._append_answer
+
+        async def store_no_first(conversation: str, answered: ApprovalAnswered) -> None:
+            await store(conversation, msgspec.structs.replace(answered, answer="no", pattern=""))
+            await store(conversation, answered)
+
+        monkeypatch.setattr(runtime, "_append_answer", store_no_first)
+        with pytest.raises(InvalidInput, match="answered already"):
             await runtime.answer(name, ask.message, ask.call, "always", pattern="a.txt")
-        await runtime.answer(name, ask.message, ask.call, "once")
+        assert runtime.rules() == ()
+        runtime.lanes.wake(name)
         await settled(runtime, name, seq)
-        assert (config.tools_folder / "a.txt").exists()
+        assert not (config.tools_folder / "a.txt").exists()
 
 
 async def test_an_answer_is_not_replayed_for_other_arguments(config: Config) -> None:
