@@ -135,6 +135,19 @@ async def test_a_head_that_never_ends_is_refused() -> None:
         assert b"431" in await other.rest()
 
 
+async def test_requests_that_wait_for_an_answer_are_few() -> None:
+    """Browsers send one at a time. One too many ends the connection, and what follows it is not parsed."""
+    request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with serving(Limits(head_seconds=LONG)) as port, clients(port, 2) as (one, other):
+        one.send(request * 9)
+        for _ in range(9):
+            assert b"200" in await one.answer()
+        other.send(request * 1000)
+        assert (await other.rest()).count(b"200 OK") < 1000
+        one.send(request)
+        assert b"200" in await one.answer()
+
+
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
 
 

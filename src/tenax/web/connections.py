@@ -32,6 +32,8 @@ ACCEPTS_AT_ONCE: Final = 16
 """How many connections the event loop accepts before it does something else."""
 _QUEUE: Final = 512
 """How many connections the kernel keeps for us until they are accepted."""
+_PIPELINE: Final = 8
+"""How many requests may wait behind one that is not answered yet. Browsers send none."""
 _KEY: Final = "tenax.connection"
 
 
@@ -53,6 +55,10 @@ class Limits:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         total = 4096 if files == resource.RLIM_INFINITY else min(4096, files // 2)
         return cls(total=total, strangers=min(128, total // 2))
+
+
+class _TooMany(Exception):
+    """Stop the parser: the client sends requests faster than they are answered."""
 
 
 class Connections:
@@ -199,6 +205,9 @@ class Connection(HttpToolsProtocol):
             super().data_received(data)
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= _PIPELINE:
+            self.transport.abort()
+            raise _TooMany  # the parser takes nothing more
         super().on_message_begin()
         self.scope["state"][_KEY] = self
         if not self._in_head:  # a request behind another one, in the same piece of data
