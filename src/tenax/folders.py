@@ -1,4 +1,4 @@
-"""Where tools work: the owner in `tools.folder`, every other user in a folder of their own below the data folder."""
+"""Where tools work and memory providers keep their files: every user but the owner has a folder in the data folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tenax.config import Config
 from tenax.errors import unusable
 from tenax.journal import LOCAL_USER
 
-__all__ = ["folder_of", "folders_of_users"]
+__all__ = ["folder_of", "folders_of_users", "home_of"]
 
 _FILES = "files"
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
@@ -35,6 +35,14 @@ def folder_of(config: Config, user: str) -> Path:
     except OSError as error:
         raise unusable(f"{folder} cannot be made", error) from error
     return folder
+
+
+def home_of(config: Config, user: str) -> Path:
+    """Return the folder in which memory providers keep the data of this user: the data folder, or a user's part of it.
+
+    Raises `CannotOpen` where the folder cannot be made.
+    """
+    return config.places.data if user == LOCAL_USER else folder_of(config, user).parent
 
 
 def folders_of_users(config: Config) -> dict[str, Path]:

@@ -29,6 +29,7 @@ from tenax.errors import (
     TenaxError,
 )
 from tenax.events import DELEGATE, TEMPORARY, ModelUsed, Reason, RunStarted
+from tenax.folders import home_of
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Behind, Lease, Reader
 from tenax.lifecycle import SessionLifecycle
@@ -215,7 +216,7 @@ class Readers:
                     self._journal,
                     manager.seat(seat),
                     leave_out=UNREMEMBERED,
-                    home=str(self._config.places.data),
+                    home=str(home_of(self._config, self._journal.user or "")),
                     profile=self._config.profile,
                 )
             )

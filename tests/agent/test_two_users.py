@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import platform
 import sys
 import tempfile
@@ -348,6 +349,45 @@ async def test_a_schedule_works_in_the_folder_of_its_user(config: Config) -> Non
         async with asyncio.timeout(SECONDS):
             await bob.runtime.lanes.idle(name)
         assert ("daily.txt" in bob.files(), "daily.txt" in owner.files()) == (True, False)
+
+
+PROVIDER = """
+from pathlib import Path
+from tenax.memory import MemoryProvider
+
+class Plain(MemoryProvider):
+    name = "plain"
+    def is_available(self): return True
+    def get_tool_schemas(self): return []
+    def initialize(self, session_id, **about): self.file = Path(about["hermes_home"]) / "plain.txt"
+    def sync_turn(self, said, answer, **more):
+        with self.file.open("a") as writer: writer.write(said)
+    def prefetch(self, words, **more): return self.file.read_text() if self.file.exists() else ""
+
+def register(context): context.register_memory_provider(Plain())
+"""
+
+
+async def test_a_memory_provider_that_knows_no_users_keeps_them_apart(config: Config) -> None:
+    """Each user has a provider with a folder of its own: what the owner said is recalled for the owner only."""
+    place = config.places.data / "plugins" / "plain"
+    place.mkdir(parents=True)
+    (place / "__init__.py").write_text(PROVIDER)
+    config = dataclasses.replace(config, memory_providers=("plain",), memory_review=False)
+    files = [home / "plain.txt" for home in (config.places.data, config.places.users / BOB)]
+    recalled = {}
+    for user, word in WORDS.items():
+        model = ScriptedModel(["Done.", "Done."])
+        async with Runtime(config, user=user, models=[model], limits=Limits(pause=0.01)) as runtime:
+            async with asyncio.timeout(SECONDS):
+                await runtime.memory.ready.wait()
+                await asked(runtime, await runtime.new(), f"My word is {word}.")
+                while not any(word in file.read_text() for file in files if file.exists()):  # noqa: ASYNC110  (a plugin writes it)
+                    await asyncio.sleep(0.02)
+                await asked(runtime, await runtime.new(), "What do you know?")
+        recalled[user] = model.bodies[-1].decode()
+    for user, own in WORDS.items():
+        assert [word for word in WORDS.values() if word in recalled[user]] == [own]
 
 
 async def test_a_folder_of_the_owner_among_the_programs_is_covered(

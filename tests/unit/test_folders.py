@@ -10,7 +10,7 @@ import pytest
 
 from tenax.config import Config, load
 from tenax.errors import CannotOpen, ConfigError
-from tenax.folders import folder_of, folders_of_users
+from tenax.folders import folder_of, folders_of_users, home_of
 from tenax.journal import LOCAL_USER
 
 ODD_NAMES = (
@@ -45,6 +45,13 @@ def test_every_other_user_has_a_folder_that_nobody_else_can_look_into(config: Co
     assert folder_of(config, "bob") == folder
     assert (folder / "note").read_text() == "x"
     assert folders_of_users(config) == {"bob": folder}
+
+
+def test_memory_providers_keep_the_data_of_each_user_in_another_folder(config: Config) -> None:
+    """The owner's stays in the data folder; another user's lies beside the files of their tools, not among them."""
+    assert home_of(config, LOCAL_USER) == config.places.data
+    assert home_of(config, "bob") == config.places.data / "users" / "bob"
+    assert home_of(config, "bob") not in {home_of(config, "carol"), folder_of(config, "bob")}
 
 
 def test_no_two_users_share_a_folder_and_no_name_leads_out(config: Config) -> None:
