@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import apsw
 import pytest
 
 import tenax
 from tenax.cli import tenax as command
 from tenax.cli.frame import run
 from tenax.errors import StoreDamaged, StoreError, StoreIncomplete, TenaxError
-from tenax.journal import Journal
+from tenax.journal import Journal, sqlite
 from tenax.testing.contract.base import answer, begin, say, turn
 from tests.support.damage import Snapshots, snapshot
 from tests.support.world import build
@@ -178,3 +180,30 @@ def test_the_log_of_another_store_harms_nothing(tmp_path: Path, snapshots: Snaps
     with tenax.open(f"sqlite:///{path}", user="ada") as journal:
         assert journal.missing == []
         begin(journal)
+
+
+def test_a_file_that_shrinks_while_it_is_opened_was_not_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process gives the pages of a deleted conversation back, between two looks at the file."""
+    path = tmp_path / "tenax.db"
+    logged_pages = sqlite._logged_pages
+
+    def shrink_first(log: Path) -> set[int]:
+        other = apsw.Connection(str(path))
+        with contextlib.suppress(apsw.BusyError):
+            other.execute("pragma incremental_vacuum").fetchall()
+            other.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        other.close()
+        shrunk.append(log)
+        return logged_pages(log)
+
+    shrunk: list[Path] = []
+    monkeypatch.setattr(sqlite, "_logged_pages", shrink_first)
+    with tenax.open(f"sqlite:///{path}") as journal:
+        with monkeypatch.context() as patch:
+            patch.setattr(journal.store, "scrub", lambda: False)
+            journal.delete(begin(journal, say("x" * 400_000)))
+        with tenax.open(f"sqlite:///{path}") as another:
+            assert another.missing == []
+    assert shrunk

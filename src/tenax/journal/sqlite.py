@@ -208,11 +208,15 @@ class SqliteStore(Store):
         """A file that was cut short would take new messages, until a page is asked for that it lacks."""
         if self._identity() is None:
             return
-        pages = int(str(connection.pragma("page_count")))
-        if _size(self.path) >= pages * PAGE_SIZE:
-            return
-        logged = _logged_pages(Path(f"{self.path}-wal"))
-        have = _size(self.path) // PAGE_SIZE  # after the log: a page leaves it only once it is in the file
+        # No checkpoint shrinks the file below what a reader sees, so all three are of one moment.
+        with connection:
+            pages = int(str(connection.pragma("page_count")))
+            if _size(self.path) >= pages * PAGE_SIZE:
+                return
+            logged = _logged_pages(Path(f"{self.path}-wal"))
+            have = (
+                _size(self.path) // PAGE_SIZE
+            )  # after the log: a page leaves it only once it is in the file
         lost = sum(page not in logged for page in range(have + 1, pages + 1))
         if lost:
             raise StoreDamaged(
@@ -678,7 +682,7 @@ class SqliteStore(Store):
         if self._pin is not None:
             return False
         try:
-            with self._write_lock:
+            with self._write_lock, self._turn():
                 connection = self._writing(durable=True)
                 connection.execute("pragma incremental_vacuum").fetchall()
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
