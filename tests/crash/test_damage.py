@@ -15,7 +15,7 @@ import tenax
 from tenax.cli import tenax as command
 from tenax.cli.frame import run
 from tenax.errors import StoreDamaged, StoreError, StoreIncomplete, TenaxError
-from tenax.journal import Journal, sqlite
+from tenax.journal import Journal, exists, sqlite
 from tenax.testing.contract.base import answer, begin, say, turn
 from tests.support.damage import Snapshots, snapshot
 from tests.support.world import build
@@ -207,3 +207,22 @@ def test_a_file_that_shrinks_while_it_is_opened_was_not_cut_short(
         with tenax.open(f"sqlite:///{path}") as another:
             assert another.missing == []
     assert shrunk
+
+
+def test_a_store_behind_a_link_is_in_order(tmp_path: Path) -> None:
+    """All its files lie beside the target, whichever way it is opened."""
+    target, link = tmp_path / "disk" / "real.db", tmp_path / "home" / "tenax.db"
+    for folder in (target.parent, link.parent):
+        folder.mkdir()
+    link.symlink_to(target)
+    with tenax.open(f"sqlite:///{link}") as journal:
+        name = begin(journal, say("x" * 400_000))
+        with tenax.open(f"sqlite:///{link}") as another:  # the pages are in the log, not in the file
+            assert another.missing == []
+    assert list(link.parent.iterdir()) == [link]
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{target}{suffix}").unlink()
+    assert exists(f"sqlite:///{link}")  # its witness is there
+    Path(f"{target}-witness").rename(f"{link}-witness")  # where an earlier version kept it
+    with tenax.open(f"sqlite:///{link}") as journal:
+        assert [missing.conversation for missing in journal.missing] == [name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tenax.clock import Clock, Ids, SystemClock
@@ -52,7 +53,7 @@ def open(  # noqa: A001
 def exists(url: str) -> bool:
     """Whether there is a store already. Makes nothing. Where that cannot be told, `open` says why."""
     if url.startswith("sqlite:///"):
-        path = url.removeprefix("sqlite:///")
+        path = os.path.realpath(url.removeprefix("sqlite:///"))
         return any(map(_holds_something, (path, f"{path}-wal", f"{path}-witness")))
     if url.startswith(("postgresql://", "postgres://")):
         return _postgres_exists(url)

@@ -18,6 +18,7 @@ import os
 import platform
 import queue
 import re
+import shutil
 import threading
 from itertools import chain
 from pathlib import Path
@@ -81,8 +82,9 @@ class SqliteStore(Store):
         self, path: Path, clock: Clock, ids: Ids, *, patience: float = 30.0, vfs: str | None = None
     ) -> None:
         super().__init__(clock, ids, patience)
-        self.path = path
-        self._name = str(path)
+        # SQLite keeps its log beside the target of a link, so everything else lies there too.
+        self.path = path.resolve() if path.is_symlink() else path
+        self._name = str(self.path)
         self._vfs = vfs
         self._forks = guard.forks()
         self._boot = clock.boot_id()
@@ -110,6 +112,8 @@ class SqliteStore(Store):
         self.hub.on_first = self._watch
         self._file_id: tuple[int, int] | None = None
         self._queue_lock = self._prepare()
+        if self.path != path:
+            _follow_link(path, self.path)
         self.witness = self._witness()
         try:
             self._open_store()
@@ -891,6 +895,17 @@ class _QueueLock:
 
     def close(self) -> None:
         os.close(self.descriptor)
+
+
+def _follow_link(link: Path, path: Path) -> None:
+    """Take over the witness that an earlier version kept beside a link, and drop its index of words: it is made anew."""
+    old, new = (Path(f"{place}-witness") for place in (link, path))
+    with contextlib.suppress(OSError):
+        if old.exists() and not new.exists():
+            shutil.copy(old, new)
+        old.unlink(missing_ok=True)
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{link}-search{suffix}").unlink(missing_ok=True)
 
 
 def _size(path: Path) -> int:
