@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tenax.errors import ConfigError, ToolFailed
-from tenax.tools import sandbox
+from tenax.tools import repositories, sandbox
 from tenax.tools.gate import Done
 from tenax.tools.sandbox import Running, Sandbox, start_bare
 from tests.support.bubblewrap import ORDINARY, ROOT, find_bwrap, inside, try_all
@@ -421,6 +421,100 @@ async def test_a_link_in_the_place_of_a_repository_is_refused(folder: Path, name
     assert (await said(await Sandbox().start("true", folder)))[1] == 0
     with pytest.raises(ToolFailed, match=f"{name} is a link"):
         await Sandbox().start("true", folder / "deep")
+
+
+MOVED = {
+    "HEAD of a repository": (
+        "git init -q r",
+        "mv r/.git/HEAD r/.git/H",
+        ["r/.git/hooks/evil", "r/.git/config"],
+    ),
+    "HEAD of a bare repository": ("git init -q --bare s", "mv s/HEAD s/H", ["s/hooks/evil", "s/config"]),
+    "objects of a bare repository": (
+        "git init -q --bare s",
+        "mv s/objects s/o; ln -s o s/objects",
+        ["s/hooks/evil", "s/config"],
+    ),
+    "all marks of a bare repository": (
+        "git init -q --bare s",
+        "mkdir s/k; mv s/HEAD s/objects s/refs s/k",
+        ["s/hooks/evil", "s/config"],
+    ),
+    "all marks of a submodule": (
+        "git init -q r; mkdir -p r/.git/modules/lib; git init -q --bare r/.git/modules/lib/sub",
+        "cd r/.git/modules/lib/sub; mkdir k; mv HEAD objects refs k; cd ..; mv sub away",
+        ["r/.git/modules/lib/sub/hooks/evil", "r/.git/modules/lib/sub/config"],
+    ),
+    "HEAD of a worktree": (
+        "git init -q r; git -C r commit -q --allow-empty -m x; git -C r worktree add -q ../w; git -C r config extensions.worktreeConfig true",
+        "mv r/.git/worktrees/w/HEAD r/.git/worktrees/w/H",
+        ["r/.git/worktrees/w/config.worktree", "r/.git/worktrees/w/commondir"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+async def test_a_repository_is_one_whatever_a_command_moved_out_of_it(folder: Path, name: str) -> None:
+    """The next command cannot write its hooks and settings either."""
+    setup, move, paths = MOVED[name]
+    _prepare(folder, setup)
+    before = {path: (folder / path).read_text() for path in paths if (folder / path).exists()}
+    await said(await Sandbox().start(move, folder))
+    for path in paths:
+        await said(await Sandbox().start(f"echo evil > {path}; sleep 0.2", folder))
+    assert before == {path: (folder / path).read_text() for path in paths if (folder / path).exists()}
+
+
+@pytest.mark.parametrize("nested", [True, False])
+async def test_many_folders_hide_no_repository(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, nested: bool
+) -> None:
+    """Repositories come first: those that were seen before, and those in the folder that is looked at."""
+    monkeypatch.setattr(repositories, "_FOLDERS_MAX", 20)
+    repository = "p/app" if nested else "."
+    _prepare(folder, f"git init -q {repository}")
+    await said(await Sandbox().start("mkdir d{1..200}", folder))
+    output, _ = await said(
+        await Sandbox().start(f"(echo evil > {repository}/.git/hooks/evil) || echo no", folder)
+    )
+    assert "Read-only" in output
+    output, _ = await said(await Sandbox().start("git commit 2>&1; git worktree list", folder / repository))
+    assert "[" in output  # it is still a repository that git can use
+
+
+async def test_more_repositories_than_can_be_protected_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not left open in silence."""
+    monkeypatch.setattr(repositories, "_REPOSITORIES_MAX", 5)
+    _prepare(folder, "git init -q p/app")
+    await said(
+        await Sandbox().start(
+            "for i in {1..5}; do mkdir -p d$i/objects d$i/refs; touch d$i/HEAD; done", folder
+        )
+    )
+    with pytest.raises(ToolFailed, match="more than 5 git repositories"):
+        await Sandbox().start("true", folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"), [("r/.git", 0), ("r/.git", 0o600), ("r/.git", 0o500), ("r", 0o400), ("r", 0)]
+)
+def test_a_repository_that_its_owner_closed_is_refused(folder: Path, name: str, mode: int) -> None:
+    """A command could open it again, and then write there. What belongs to somebody else it cannot open."""
+    find_bwrap()
+    user = list(USERS.values())[-1]
+    _prepare(folder, "git init -q r; rm -r r/.git/hooks; mkdir other")
+    (folder / "other").chmod(0)
+    for path in (folder.parent, folder, folder / "r", *(folder / "r").rglob("*")):
+        os.chown(path, user, -1)
+    (folder / name).chmod(mode)
+    (done,) = try_all(folder, user, ["true"])
+    (folder / name).chmod(0o700)
+    assert f"{name} may hold a git repository" in done.text
+    shutil.rmtree(folder / "r")
+    if os.getuid() == 0:
+        assert try_all(folder, user, ["echo ran"])[0].text.startswith("ran")
 
 
 def _git(folder: Path, *arguments: str) -> None:

@@ -22,16 +22,24 @@ from tenax.tools.paths import FOLDER
 
 __all__ = ["FULL", "Found", "find_repositories", "refuse_where_full"]
 
-_FOLDERS_MAX = 1000
-"""So many folders are looked through, the nearest first."""
-_REPOSITORIES_MAX = 50
+_FOLDERS_MAX = 20_000
+"""So many folders are looked through: git directories and what was seen before first, then the nearest."""
+_REPOSITORIES_MAX = 200
 FULL = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """There is no room for one more process or file, for a moment."""
 _FRESH_NS = 300_000_000
 _BARE = frozenset({"HEAD", "objects", "refs"})
+_KEPT = frozenset({"config", "hooks"})
+"""No command can move them out of a repository once it was seen, so they stay its mark."""
+_INSIDE = frozenset({"HEAD", "objects", "commondir", *_KEPT})
+"""Marks of a repository of a submodule or worktree: its place says enough, so one of them will do."""
+_seen: dict[str, list[tuple[str, bool]]] = {}
+"""For each folder the repositories that were found there in this process. They are looked at first the next time."""
 _INCLUDES_MAX = 50
 _SETTINGS_BYTES_MAX = 1_000_000
 _SETTINGS = ("config", "hooks", "config.worktree", "commondir")
+_NAMES = frozenset({".git", "index", *_BARE, *_SETTINGS})
+"""Files that are looked at. Others are passed over."""
 
 
 class _Entry(NamedTuple):
@@ -119,9 +127,10 @@ class _Search:
     def __init__(self, folder: Path, root: int) -> None:
         self._root = root
         self._found = Found(folder, os.fstat(root))
-        self._queue = deque([("", os.fstat(root).st_ino, False)])
-        """Paths, the inode of each, and whether it is inside of a git directory."""
-        self._repositories = 0
+        self._queue: deque[tuple[str, int | None, bool]] = deque([("", os.fstat(root).st_ino, False)])
+        """Paths, the inode of each if it was listed, and whether it is inside of a git directory."""
+        self._queue += ((path, None, inside) for path, inside in _seen.get(str(folder), ()))
+        self._repositories: list[tuple[str, bool]] = []
         self._worktrees: list[str] = []
         """Folders with a file that says where their repository is."""
         self._hooks: set[str] = set()
@@ -129,58 +138,96 @@ class _Search:
         self._included = 0
 
     def run(self) -> Found:
-        looked = 0
-        while self._queue and looked < _FOLDERS_MAX and self._repositories < _REPOSITORIES_MAX:
+        looked: set[str] = set()
+        while self._queue and len(looked) < _FOLDERS_MAX:
             path, inode, inside = self._queue.popleft()
-            looked += 1
+            if path in looked:
+                continue
+            looked.add(path)
             try:
                 descriptor = self._open(path)
             except OSError as error:
                 refuse_where_full(error)
-                self._found.is_torn |= error.errno == errno.ENOENT
-                self._found.is_exchanged |= error.errno in {errno.ELOOP, errno.ENOTDIR}
+                self._refuse_closed(path, error)
+                if inode is not None:
+                    self._found.is_torn |= error.errno == errno.ENOENT
+                    self._found.is_exchanged |= error.errno in {errno.ELOOP, errno.ENOTDIR}
                 continue
             try:
-                if os.fstat(descriptor).st_ino == inode:
+                if inode in {None, os.fstat(descriptor).st_ino}:
                     self._look(descriptor, path, inside=inside)
                 else:
                     self._found.is_exchanged = True
             except OSError as error:
                 refuse_where_full(error)
+                self._refuse_closed(path, error)
                 self._found.is_torn = True
             finally:
                 os.close(descriptor)
-        for folder in self._worktrees:
+        folder = str(self._found.folder)
+        seen = dict.fromkeys([*self._repositories, *_seen.get(folder, ())])
+        _seen[folder] = list(seen)[: 2 * _REPOSITORIES_MAX]
+        for worktree in self._worktrees:
             for hooks in self._hooks:
-                self._lock_named(os.path.normpath(f"{folder}/{hooks}"), forbid=False)
+                self._lock_named(os.path.normpath(f"{worktree}/{hooks}"), forbid=False)
         return self._found
 
-    def _open(self, path: str) -> int:
+    def _refuse_closed(self, path: str, error: OSError) -> None:
+        """Refuse a folder that is closed to us if we own it, or the one above it: a command could open it."""
+        if error.errno != errno.EACCES:
+            return
+        while True:
+            with contextlib.suppress(OSError):
+                descriptor = self._open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    owner = os.fstat(descriptor).st_uid
+                finally:
+                    os.close(descriptor)
+                if owner != os.geteuid():
+                    return
+                raise ToolFailed(
+                    f"No command is run in {self._found.folder}: {path or 'it'} may hold a git repository, which cannot be "
+                    f"protected: {error.strerror}.",
+                    hint=f"chmod u+rwx {path or '.'}",
+                )
+            if not path:
+                return
+            path = path.rpartition("/")[0]
+
+    def _open(self, path: str, flags: int = FOLDER) -> int:
         try:
-            return open_beneath(self._root, path, FOLDER)
+            return open_beneath(self._root, path, flags)
         except OSError as error:
             if error.errno not in {errno.ENOSYS, errno.EPERM}:
                 raise
         descriptor = os.dup(self._root)
         for part in path.split("/") if path else ():  # an old kernel: one name at a time
-            above, descriptor = descriptor, os.open(part, FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
-            os.close(above)
+            above = descriptor
+            try:
+                descriptor = os.open(part, flags | os.O_NOFOLLOW, dir_fd=above)
+            finally:
+                os.close(above)
         return descriptor
 
     def _look(self, descriptor: int, path: str, *, inside: bool) -> None:
         state = os.fstat(descriptor)
         self._found.identities[path] = (state.st_dev, state.st_ino)
+        self._identify(path.rpartition("/")[0])
         with os.scandir(descriptor) as listed:
             entries = {
                 entry.name: _Entry(entry.inode(), entry.is_dir(follow_symlinks=False), entry.is_symlink())
                 for entry in listed
+                if entry.name in _NAMES or entry.is_dir(follow_symlinks=False)
             }
         self._refuse_links(path, entries)
         is_git = path.rpartition("/")[2] == ".git"
-        is_bare = entries.keys() >= _BARE and entries["objects"].is_folder
-        if path == ".git" or is_bare or ((is_git or inside) and "HEAD" in entries):
-            self._repositories += 1
-            self._protect(descriptor, path, entries, whole=is_git or "objects" in entries)
+        is_bare = not inside and _is_bare(entries)
+        if is_git or is_bare or (inside and entries.keys() & _INSIDE):
+            self._count(path, inside=inside)
+            whole = is_git or ("objects" in entries and "commondir" not in entries)
+            self._protect(descriptor, path, entries, whole=whole)
+            if is_bare:
+                self._hold_marks(descriptor, path, entries)
             self._note_links(descriptor, path, entries, ("config", "hooks"))
             entries = {name: entries[name] for name in ("modules", "worktrees") if name in entries}
         elif ".git" in entries and not entries[".git"].is_folder and not entries[".git"].is_link:
@@ -189,14 +236,38 @@ class _Search:
             self._worktrees.append(path)
         self._note_links(descriptor, path, entries, (".git",))
         for name, entry in entries.items():
-            if entry.is_folder:
-                self._queue.append((f"{path}/{name}".lstrip("/"), entry.inode, inside or is_git))
+            if entry.is_folder and (
+                inside or is_git or name == ".git"
+            ):  # they come first, whatever else there is
+                self._queue.appendleft((_joined(path, name), entry.inode, name != ".git"))
+            elif entry.is_folder:
+                self._queue.append((_joined(path, name), entry.inode, False))
+
+    def _count(self, path: str, *, inside: bool) -> None:
+        self._repositories.append((path, inside))
+        if len(self._repositories) > _REPOSITORIES_MAX:
+            raise ToolFailed(
+                f"No command is run in {self._found.folder}: it holds more than {_REPOSITORIES_MAX} git repositories, and so "
+                "many cannot be protected.",
+                hint="use a folder inside it",
+            )
+
+    def _hold_marks(self, descriptor: int, path: str, entries: dict[str, _Entry]) -> None:
+        """Keep the folders by which a bare repository is known. Git writes `HEAD` by a rename, so that is not held."""
+        for name in ("objects", "refs"):
+            if name in entries and entries[name].is_folder:
+                found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                if not stat.S_ISDIR(found.st_mode):
+                    self._found.is_exchanged = True
+                    continue
+                self._found.identities[_joined(path, name)] = (found.st_dev, found.st_ino)
+                self._found.hold(_joined(path, name))
 
     def _note_links(
         self, descriptor: int, path: str, entries: dict[str, _Entry], names: tuple[str, ...]
     ) -> None:
         """Note links in a folder that changed so shortly ago that another command may be exchanging them."""
-        links = {f"{path}/{name}".lstrip("/") for name in names if name in entries and entries[name].is_link}
+        links = {_joined(path, name) for name in names if name in entries and entries[name].is_link}
         if links and time.time_ns() - os.fstat(descriptor).st_ctime_ns < _FRESH_NS:
             self._found.fresh_links |= links
 
@@ -214,7 +285,7 @@ class _Search:
         """Protect a git directory. `whole`: it is no worktree's, so it has settings and hooks of its own."""
         self._found.hold(path)
         if whole:
-            self._make_missing(descriptor, entries)
+            self._make_missing(descriptor, path, entries)
         if "index" not in entries:
             self._found.unfinished.add(path)
         for name in _SETTINGS:
@@ -288,10 +359,7 @@ class _Search:
                 self._found.forbidden.append(path)
             return
         try:
-            way = above
-            while way and way not in self._found.identities:
-                self._identify(way)
-                way = way.rpartition("/")[0]
+            self._identify(above)
             self._lock(descriptor, above, name)
         except FileNotFoundError:
             if forbid:
@@ -303,26 +371,30 @@ class _Search:
             os.close(descriptor)
 
     def _identify(self, path: str) -> None:
-        """Note a folder on the way that was not looked through."""
-        descriptor = self._open(path)
-        try:
-            state = os.fstat(descriptor)
-            self._found.identities[path] = (state.st_dev, state.st_ino)
-        finally:
-            os.close(descriptor)
+        """Note folders on the way that were not looked through."""
+        while path and path not in self._found.identities:
+            descriptor = self._open(path)
+            try:
+                state = os.fstat(descriptor)
+                self._found.identities[path] = (state.st_dev, state.st_ino)
+            finally:
+                os.close(descriptor)
+            path = path.rpartition("/")[0]
 
-    def _make_missing(self, descriptor: int, entries: dict[str, _Entry]) -> None:
+    def _make_missing(self, descriptor: int, path: str, entries: dict[str, _Entry]) -> None:
         """Make settings and hooks that are missing, empty, so that they can be covered. Git takes them for none."""
-        # Where we may not make them, a command may not either.
-        with contextlib.suppress(FileExistsError, PermissionError):
-            if "config" not in entries:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                os.close(os.open("config", flags, 0o644, dir_fd=descriptor))
-                entries["config"] = _Entry(0, is_folder=False, is_link=False)
-        with contextlib.suppress(FileExistsError, PermissionError):
-            if "hooks" not in entries:
-                os.mkdir("hooks", dir_fd=descriptor)
-                entries["hooks"] = _Entry(0, is_folder=True, is_link=False)
+        try:
+            with contextlib.suppress(FileExistsError):
+                if "config" not in entries:
+                    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                    os.close(os.open("config", flags, 0o644, dir_fd=descriptor))
+                    entries["config"] = _Entry(0, is_folder=False, is_link=False)
+            with contextlib.suppress(FileExistsError):
+                if "hooks" not in entries:
+                    os.mkdir("hooks", dir_fd=descriptor)
+                    entries["hooks"] = _Entry(0, is_folder=True, is_link=False)
+        except PermissionError as error:  # where the folder is not ours, no command may make them either
+            self._refuse_closed(path, error)
 
     def _lock(self, descriptor: int, path: str, name: str) -> None:
         found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
@@ -330,6 +402,13 @@ class _Search:
             self._found.is_exchanged = True
             return
         self._found.lock(_joined(path, name), found)
+
+
+def _is_bare(entries: dict[str, _Entry]) -> bool:
+    """Return whether git takes a folder with these names for a repository, or did before a command moved a part of it."""
+    if entries.keys() >= _BARE:
+        return True
+    return entries.keys() >= _KEPT and not entries["config"].is_folder and bool(entries.keys() & _BARE)
 
 
 def _joined(path: str, name: str) -> str:
