@@ -1,13 +1,28 @@
 // What is half written: words and files for the next message of a conversation, or of one that is still to be opened.
+// Each user of a browser has their own.
 import { signal, type Signal } from "@preact/signals";
-import { recall, remember } from "./memory";
+import { me } from "./api";
+import { keysOf, recall, remember } from "./memory";
 import type { Attached } from "./types";
 
 /** `sent` is how much of it was, from 0 to 1; `file` is not known any more after a reload. */
 export type Chip = { id: number; name: string; bytes: number; sent: number; attached?: Attached; file?: File; error?: string };
 
-const wordsKey = (conversation: string | null): string => `tenax.draft.${conversation ?? "new"}`;
-const filesKey = (conversation: string | null): string => `tenax.attached.${conversation ?? "new"}`;
+const WORDS = "tenax.draft.";
+const FILES = "tenax.attached.";
+const placeOf = (conversation: string | null): string => `${me() === "" ? "" : `${encodeURIComponent(me())}/`}${conversation ?? "new"}`;
+const wordsKey = (conversation: string | null): string => WORDS + placeOf(conversation);
+const filesKey = (conversation: string | null): string => FILES + placeOf(conversation);
+
+/** What an earlier version kept without a name belongs to the user who is signed in now. */
+export function adoptDrafts(): void {
+  if (me() === "") return;
+  for (const prefix of [WORDS, FILES])
+    for (const key of keysOf(prefix).filter((each) => !each.includes("/"))) {
+      remember(prefix + placeOf(key.slice(prefix.length)), recall(key) ?? "");
+      remember(key, "");
+    }
+}
 
 export const wordsOf = (conversation: string | null): string => recall(wordsKey(conversation)) ?? "";
 export const keepWords = (conversation: string | null, text: string): void => void remember(wordsKey(conversation), text);

@@ -11,15 +11,17 @@ export function recall(key: string): string | null {
   }
 }
 
-/** The values of all keys that begin so. */
-export function recallAll(prefix: string): string[] {
+/** All keys that begin so. */
+export function keysOf(prefix: string): string[] {
   try {
-    const keys = Object.keys(localStorage).filter((key) => key.startsWith(prefix));
-    return keys.flatMap((key) => localStorage.getItem(key) ?? []);
+    return Object.keys(localStorage).filter((key) => key.startsWith(prefix));
   } catch {
     return [];
   }
 }
+
+/** The values of all keys that begin so. */
+export const recallAll = (prefix: string): string[] => keysOf(prefix).flatMap((key) => localStorage.getItem(key) ?? []);
 
 /** True if it is kept. */
 export function remember(key: string, value: string): boolean {

@@ -1,8 +1,9 @@
 // Messages that the server has not confirmed. They stay in the browser's storage until their 202 came, and are sent
 // again by themselves; the Idempotency-Key makes it harmless to send one twice. Each goes to its conversation in order.
-// Each is an entry of its own there, so that no tab writes over what another one keeps.
+// Each is an entry of its own there, so that no tab writes over what another one keeps. It is sent and shown only while
+// the user who wrote it is signed in.
 import { signal } from "@preact/signals";
-import { call, conversationPath, newKey, Problem } from "./api";
+import { call, conversationPath, isStillMe, me, newKey, Problem, proof } from "./api";
 import { recallAll, remember } from "./memory";
 import type { Attached, How, Listed } from "./types";
 
@@ -11,6 +12,8 @@ const WAIT_MS = [500, 1000, 2000, 4000, 8000, 15_000];
 
 export interface Outgoing {
   key: string;
+  /** Who wrote it. One of an earlier version belongs to the user who is signed in when it is first seen. */
+  user?: string;
   /** Milliseconds of this browser's clock; gives the order of what waits. */
   written: number;
   /** null: a conversation has to be opened for it first. */
@@ -28,12 +31,19 @@ export interface Outgoing {
   seq?: number;
 }
 
+const isMine = (message: Outgoing): boolean => (message.user ?? "") === me();
+
 export const outbox = signal<Outgoing[]>(load());
 
 function load(): Outgoing[] {
   const held = recallAll(STORED).flatMap((each) => {
     try {
-      return [JSON.parse(each) as Outgoing];
+      const message = JSON.parse(each) as Outgoing;
+      if (message.user === undefined && me() !== "") {
+        message.user = me();
+        remember(STORED + message.key, JSON.stringify(message));
+      }
+      return isMine(message) ? [message] : [];
     } catch {
       return [];
     }
@@ -58,7 +68,7 @@ function keep(message: Outgoing): boolean {
 
 /** Take over what other tabs sent or added. */
 function refresh(): void {
-  const ours = outbox.value.filter((each) => each.seq !== undefined || unsaved.has(each.key));
+  const ours = outbox.value.filter((each) => isMine(each) && (each.seq !== undefined || unsaved.has(each.key)));
   outbox.value = [...ours, ...load().filter((each) => !ours.some((one) => one.key === each.key))];
 }
 
@@ -84,6 +94,7 @@ let busy = false;
 
 export function startOutbox(heard: OutboxEvents): void {
   events = heard;
+  refresh(); // somebody may have signed in meanwhile
   window.addEventListener("storage", (event) => {
     if (event.key === null || event.key.startsWith(STORED)) refresh();
   });
@@ -91,9 +102,9 @@ export function startOutbox(heard: OutboxEvents): void {
   void pump();
 }
 
-export function submit(message: Omit<Outgoing, "key" | "written" | "tries">): boolean {
+export function submit(message: Omit<Outgoing, "key" | "user" | "written" | "tries">): boolean {
   const written = Math.max(Date.now(), (outbox.value.at(-1)?.written ?? 0) + 1);
-  const kept = keep({ ...message, key: newKey(), written, tries: 0 });
+  const kept = keep({ ...message, key: newKey(), user: me(), written, tries: 0 });
   void pump();
   return kept;
 }
@@ -124,7 +135,7 @@ export async function pump(now = false): Promise<void> {
   }
   const heads = new Map<string | null, Outgoing>();
   for (const each of outbox.value.filter(isWaiting)) if (!heads.has(each.conversation)) heads.set(each.conversation, each);
-  if (heads.size === 0) return;
+  if (heads.size === 0 || !isStillMe()) return;
   const next = Math.min(...[...heads.values()].map((each) => due.get(each.key) ?? 0));
   timer = setTimeout(() => void pump(), Math.max(0, next - Date.now()));
 }
@@ -142,11 +153,13 @@ async function sendAll(): Promise<void> {
 }
 
 async function send(message: Outgoing): Promise<boolean> {
+  const own = proof();
+  if (!isStillMe()) return false; // another tab signed somebody else in; this one is about to load again
   try {
     let { conversation } = message;
     if (conversation === null) {
       const body = message.leaving === null ? {} : { leaving: message.leaving };
-      const listed = await call<Listed>("POST", "/api/conversations", body);
+      const listed = await call<Listed>("POST", "/api/conversations", body, own);
       conversation = listed.id;
       const id = conversation; // what else was written there waits for the same conversation
       outbox.value.filter((each) => each.conversation === null).forEach((each) => keep({ ...each, conversation: id }));
@@ -155,7 +168,7 @@ async function send(message: Outgoing): Promise<boolean> {
     const path = conversationPath(conversation, "/messages");
     const attachments = (message.attachments ?? []).map(({ blob, name }) => ({ blob, name }));
     const body = { text: message.text, how: message.how, ...(attachments.length > 0 && { attachments }) };
-    const { seq } = await call<{ seq: number }>("POST", path, body, { "Idempotency-Key": message.key });
+    const { seq } = await call<{ seq: number }>("POST", path, body, { ...own, "Idempotency-Key": message.key });
     alter(message.key, { seq });
     return true;
   } catch (error) {

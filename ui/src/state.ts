@@ -1,7 +1,7 @@
 // What the page knows, as signals: the connection, the list, the conversation that is open, where we are, and toasts.
 import { batch, computed, effect, signal, type Signal } from "@preact/signals";
 import { become, call, conversationPath, isStillMe, KEY, me, Problem } from "./api";
-import { carry } from "./drafts";
+import { adoptDrafts, carry } from "./drafts";
 import { Hub } from "./hub";
 import { recall, remember } from "./memory";
 import { outbox, discard, pump, startOutbox } from "./outbox";
@@ -113,7 +113,11 @@ export function modelName({ model }: Setup): string {
 export async function loadSetup(): Promise<void> {
   try {
     setup.value = await call<Setup>("GET", "/api/setup");
-    if (me() === "") become(setup.value.user); // the browser did not keep the name
+    if (me() === "") {
+      become(setup.value.user); // the browser did not keep the name
+      adoptDrafts();
+      void pump();
+    }
     denied.value = false;
   } catch (error) {
     if (error instanceof Problem && (error.status === 401 || error.status === 403)) deny(error);
@@ -394,6 +398,7 @@ function connectHub(): void {
 }
 
 export function start(): void {
+  adoptDrafts();
   connectHub();
   effect(() => {
     const id = route.value.screen === "conversation" ? route.value.conversation : null;

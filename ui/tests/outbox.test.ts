@@ -99,6 +99,30 @@ describe("the outbox", () => {
     expect(sent).toEqual([["hold on", 5], ["second", 6]]);
   });
 
+  it("sends and shows only what the user who is signed in wrote", async () => {
+    const entry = "tenax.outbox.old";
+    localStorage.setItem(entry, JSON.stringify({ ...MESSAGE, key: "old", written: 1, tries: 0, text: "of an earlier version" }));
+    localStorage.setItem("tenax.user", "ada");
+    const ada = await load();
+    expect(JSON.parse(localStorage.getItem(entry)!)).toMatchObject({ user: "ada" });
+    ada.submit(MESSAGE);
+    await vi.advanceTimersByTimeAsync(100);
+    expect(asked.length).toBe(1);
+    localStorage.setItem("tenax.user", "bob"); // in another tab
+    await vi.advanceTimersByTimeAsync(60_000);
+    await ada.pump(true);
+    expect(asked.length).toBe(1);
+    const bob = await load();
+    bob.startOutbox({ opened: () => undefined, denied: () => undefined });
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect([bob.outbox.value, asked.length]).toEqual([[], 1]);
+    localStorage.setItem("tenax.user", "ada");
+    answers = [json(202, { seq: 1 }), json(202, { seq: 2 })];
+    const again = await load();
+    await again.pump();
+    expect(again.outbox.value.map((each) => [each.text, each.seq])).toEqual([["of an earlier version", 1], ["hold on", 2]]);
+  });
+
   it("opens a conversation once for what was written before there was one", async () => {
     answers = [json(201, { id: "c_9" }), json(202, { seq: 1 }), json(202, { seq: 2 })];
     const { submit } = await load();
@@ -110,5 +134,22 @@ describe("the outbox", () => {
       "/api/conversations/c_9/messages",
       "/api/conversations/c_9/messages",
     ]);
+  });
+});
+
+describe("a draft", () => {
+  it("is of the user who wrote it; one without a name of the first who comes", async () => {
+    localStorage.setItem("tenax.draft.new", "half");
+    localStorage.setItem("tenax.user", "a/d");
+    vi.resetModules();
+    const ada = await import("../src/drafts");
+    ada.adoptDrafts();
+    ada.keepWords("c_1", "more");
+    expect([ada.wordsOf(null), ada.wordsOf("c_1")]).toEqual(["half", "more"]);
+    localStorage.setItem("tenax.user", "bob");
+    vi.resetModules();
+    const bob = await import("../src/drafts");
+    bob.adoptDrafts();
+    expect([bob.wordsOf(null), bob.wordsOf("c_1")]).toEqual(["", ""]);
   });
 });
