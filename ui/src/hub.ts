@@ -73,7 +73,8 @@ export class Hub {
   }
 
   private give(port: Port, conversation: string, { rows, at }: Held): void {
-    const frame: Frame = { type: "rows", conversation, at: Number(at), ...rows.page };
+    const reached = this.feed.cursor.numbers.get(conversation) || at; // `at` is of when it was watched last
+    const frame: Frame = { type: "rows", conversation, at: Number(reached), ...rows.page };
     port.post({ type: "frame", frame });
   }
 

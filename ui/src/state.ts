@@ -4,7 +4,7 @@ import { become, call, conversationPath, isStillMe, KEY, me, Problem } from "./a
 import { adoptDrafts, carry } from "./drafts";
 import { Hub } from "./hub";
 import { recall, remember } from "./memory";
-import { outbox, discard, pump, startOutbox } from "./outbox";
+import { outbox, discard, pump, startOutbox, type Outgoing } from "./outbox";
 import { Mismatch, Rows } from "./rows";
 import type { Connection, Frame, FromHub, Lacks, Listed, Row, RowPage, Setup, ToHub } from "./types";
 import { visible } from "./words";
@@ -197,6 +197,8 @@ const LAST_MAX = 100;
 export class View {
   readonly rows = new Rows();
   readonly order = signal<string[]>([]);
+  /** How far the rows are: what stands at this number and before is among them, or above them. */
+  readonly at = signal(0);
   readonly ready = signal(false);
   readonly more = signal(false);
   readonly gone = signal(false);
@@ -214,6 +216,12 @@ export class View {
       this.signals.set(id, found);
     }
     return found;
+  }
+
+  /** Whether a message that the server took is shown, here or above: its own row is not needed any more. */
+  has(message: Outgoing): boolean {
+    if (message.conversation !== this.id || message.seq === undefined) return false;
+    return message.seq <= this.at.value || this.order.value.includes(String(message.seq));
   }
 
   /** The last row of its kind among the last ones; what waits or grows stands there. */
@@ -244,11 +252,13 @@ export class View {
     if (frame.type === "rows") {
       this.rows.snapshot(frame);
       this.show(new Set(this.signals.keys()), true);
+      this.at.value = frame.at;
       this.ready.value = true;
     } else if (frame.type === "changes") {
       try {
         const touched = this.rows.apply(frame.changes);
         this.show(touched.ids, touched.order);
+        this.at.value = frame.at;
       } catch (error) {
         if (!(error instanceof Mismatch)) throw error;
         tell({ type: "again", conversation: this.id });
@@ -415,8 +425,7 @@ export function start(): void {
   });
   effect(() => {
     // A message that the server took is shown from here until the stream brings its row.
-    const order = view.value?.order.value ?? [];
-    const arrived = outbox.value.filter((each) => each.seq !== undefined && order.includes(String(each.seq)));
+    const arrived = outbox.value.filter((each) => view.value?.has(each));
     if (arrived.length > 0) queueMicrotask(() => arrived.forEach((each) => discard(each.key)));
   });
   startOutbox({

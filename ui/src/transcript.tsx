@@ -31,7 +31,7 @@ export function unsentOf(conversation: string | null, view: View | null): Outgoi
   return outbox.value.filter((message) => {
     if (message.conversation !== conversation) return false;
     if (view === null) return true;
-    if (message.seq !== undefined) return !order.includes(String(message.seq));
+    if (message.seq !== undefined) return !view.has(message);
     if (message.tries > 0 && message.refused !== undefined) return true;
     // The stream may be faster than the answer to the request.
     const row = order.find((id) => {
