@@ -34,9 +34,13 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tool: _Pattern
     touches: _Pattern = "*"
 
-    def fits(self, name: str, touches: str, *, line: bool = False) -> bool:
-        """Whether it is about this call. `line`: it touches a command line, where a pattern allows no second command."""
-        if not (fnmatchcase(name, self.tool) and fnmatchcase(touches, self.touches)):
+    def fits(self, name: str, touches: str, *, line: bool = False, exact: str = "") -> bool:
+        """Whether it is about this call. `line`: it touches a command line, where a pattern allows no second command.
+
+        `exact` says more than `touches`. It is matched only as a whole: no star in a pattern for the one goes into the other.
+        """
+        about = fnmatchcase(touches, self.touches) or (exact != "" and self.touches == exactly(exact))
+        if not (fnmatchcase(name, self.tool) and about):
             return False
         # Servers name their tools themselves: SERVER__TOOL is allowed by what says so, or allows everything.
         named = "__" not in name or "__" in self.tool or self.tool == "*"
@@ -62,15 +66,19 @@ def exactly(text: str) -> str:
     return glob.escape(text)
 
 
-def proposals(touches: str, *, paths: bool, line: bool = False) -> list[str]:
+def proposals(touches: str, *, paths: bool, line: bool = False, exact: str = "") -> list[str]:
     """Return patterns for what a call touches: the exact text first, then a wider pattern if there is a safe one.
 
-    The wider pattern is the folder of a path, or the arguments of a command in `_SAFE_TO_WIDEN`. The list is empty if
-    `touches` does not show everything, or is too long to be read before a person agrees to it.
+    The wider pattern is `touches` where `exact` says more, the folder of a path, or the arguments of a command in
+    `_SAFE_TO_WIDEN`. The list is empty if the exact text does not show everything, or is too long to be read before a
+    person agrees to it.
     """
-    if not touches.strip() or "\ufffd" in touches:
+    shown = exact or touches
+    if not touches.strip() or "\ufffd" in shown or len(exactly(shown)) > PATTERN_CHARS_MAX:
         return []
-    found = [exactly(touches)]
+    found = [exactly(shown)]
+    if exact:
+        found.append(exactly(touches))
     folder, slash, _ = touches.rpartition("/")
     if paths and slash:
         found.append(f"{exactly(folder)}/*")

@@ -65,7 +65,7 @@ from tenax.live import SHOWN_ROWS, Live, Lives
 from tenax.models import Model, ToolSpec
 from tenax.parts import Part, Text
 from tenax.recovery import mend, open_page
-from tenax.rules import Rule, exactly, mistake, proposals
+from tenax.rules import Rule, exactly, mistake
 from tenax.runner import RESUME_SECONDS, Lanes, Policy
 from tenax.schedules import Scheduler
 from tenax.sessions import SessionDB
@@ -118,6 +118,13 @@ class Question(msgspec.Struct, frozen=True):
     """Patterns that may be allowed for this conversation, the exact call first. Empty if it can be allowed once only."""
     always: list[str]
     """Patterns of rules that would allow it for good. Empty where it asks every time, or for who makes no rules here."""
+    notes: list[str] = []
+    """What each pattern leaves open: "any content" of a file; empty where it is the exact call."""
+
+    def noted(self, patterns: list[str]) -> list[str]:
+        """Return patterns of these with what they leave open."""
+        notes = dict(zip(self.conversation, self.notes, strict=False))
+        return [f"{each} ({notes[each]})" if notes.get(each) else each for each in patterns]
 
 
 @checked
@@ -488,13 +495,14 @@ class Runtime:
         found = gate.weigh(
             asked.name, asked.arguments, self._call(conversation, asked.message, asked.call), allowed=()
         )
-        here = list[str]()
+        here, notes = list[str](), list[str]()
         if not isinstance(found, Done) and found.touches == asked.touches:
             standing = isinstance(found, Allowed) or found.standing
-            here = proposals(found.touches, paths=found.tool.paths, line=found.tool.line) * standing
+            here, whole = found.patterns * standing, exactly(found.exact)
+            notes = ["" if pattern == whole else found.tool.open_words for pattern in here]
         source = await self._answerers.source(conversation)
         always = here if isinstance(found, Asks) and self._owner and source != TOUR else []
-        return Question(asked.message, asked.call, here, always)
+        return Question(asked.message, asked.call, here, always, notes)
 
     def _call(self, conversation: str, message: int = 0, call: str = "") -> Call:
         return Call(self._sync.user or "", conversation, message, call, self._answerers.folder)
@@ -579,9 +587,10 @@ class Runtime:
         """Return the rule that an answer for good makes."""
         rule = Rule("allow", exactly(asked.name), pattern)
         self._owner_only()
-        if not (await self._question(conversation, asked)).always:
+        offered = (await self._question(conversation, asked)).always
+        if not offered:
             raise Refused("This cannot be allowed for good.", hint="Allow it once.")
-        if not rule.fits(asked.name, asked.touches):
+        if pattern not in offered and not rule.fits(asked.name, asked.touches):
             raise InvalidInput(f"The pattern {pattern} does not fit what this call touches: {asked.touches}")
         if said := mistake(rule):
             raise InvalidInput(f"This cannot be a rule: its {said}.")

@@ -64,7 +64,7 @@ async def test_always_makes_a_rule_and_the_call_is_made(config: Config) -> None:
     async with hands(config, [write(ODD), write(ODD, "y"), write("a1/bxy.txt"), "Done."]) as runtime:
         name, seq, ask = await asked(runtime)
         assert await runtime.questions(name) == [
-            Question(ask.message, ask.call, [EXACT, FOLDER], [EXACT, FOLDER])
+            Question(ask.message, ask.call, [EXACT, FOLDER], [EXACT, FOLDER], ["any content"] * 2)
         ]
         await runtime.answer(name, ask.message, ask.call, "always", pattern=EXACT)
         _, _, second = await asked(runtime, 2, name)
@@ -154,7 +154,9 @@ async def test_only_the_local_user_makes_rules_and_only_theirs_allow(config: Con
     """Another is offered none and refused one, asks as before whatever the rules allow, and heeds what they forbid."""
     async with hands(config, [write("a.txt"), write("b.txt"), "Done."], user="berta") as berta:
         name, seq, ask = await asked(berta)
-        assert await berta.questions(name) == [Question(ask.message, ask.call, ["a.txt"], [])]
+        assert await berta.questions(name) == [
+            Question(ask.message, ask.call, ["a.txt"], [], ["any content"])
+        ]
         with pytest.raises(Refused, match="chooses its model"):
             await berta.use_model("other")
         with pytest.raises(Refused, match="Only the person who runs this Tenax"):
@@ -375,7 +377,8 @@ async def test_only_an_offered_pattern_is_allowed_for_the_conversation(
     [
         (WriteFile(), {"path": "a.txt", "content": "x"}, [{"path": "b.txt", "content": "x"}]),
         (EditFile(), {"path": "a.txt", "old": "x", "new": "y"}, [{"path": "b", "old": "x", "new": "y"}]),
-        (FetchPage(), {"url": "http://a.example/x"}, [{"url": "http://b.example/x"}, {"url": "http://a.example:8/"}]),
+        (FetchPage(), {"url": "http://a.example/x?a=*"}, [{"url": f"http://{each}"} for each in (
+            "b.example/x?a=*", "a.example:8/x?a=*", "a.example/y", "a.example/x?a=b", "a.example/xya=*")]),
         (Shell(Ready([]), Redact()), {"command": "echo harmless"},
          [{"command": "rm -rf secret"}, {"command": "echo harmless", "network": True}]),
     ],
@@ -384,16 +387,42 @@ async def test_only_an_offered_pattern_is_allowed_for_the_conversation(
 def test_every_tool_that_asks_is_allowed_by_its_exact_call(
     tool: Tool[Any], first: dict[str, Any], others: list[dict[str, Any]]
 ) -> None:
-    """The first pattern that is offered lets no other path, host, command, network or argument through."""
+    """The first pattern that is offered lets no other path, address, command, network or argument through."""
     gate, where = Gate([tool]), Where("local", "c", 1, "1", Path("/"))
 
     def weigh(arguments: dict[str, Any], *rules: Rule) -> Any:
         return gate.weigh(tool.name, msgspec.json.encode(arguments).decode(), where, allowed=rules)
 
-    offered = proposals(weigh(first).touches, paths=tool.paths, line=tool.line)
-    rule = Rule("allow", exactly(tool.name), offered[0])
+    rule = Rule("allow", exactly(tool.name), weigh(first).patterns[0])
     assert isinstance(weigh(first, rule), Allowed)
     assert [type(weigh(other, rule)) for other in others] == [Asks] * len(others)
+
+
+def test_the_address_comes_first_and_a_pattern_for_hosts_is_about_hosts() -> None:
+    """The host is the second pattern. What a pattern for hosts matches elsewhere in an address allows nothing."""
+    gate, where = Gate([FetchPage()]), Where("local", "c", 1, "1", Path("/"))
+
+    def weigh(url: str, *patterns: str) -> Any:
+        rules = [Rule("allow", "web_fetch", pattern) for pattern in patterns]
+        return gate.weigh("web_fetch", msgspec.json.encode({"url": url}).decode(), where, allowed=rules)
+
+    asks = weigh("https://a.example/x")
+    assert asks.patterns == ["https://a.example/x", "a.example"]
+    assert asks.rule == Rule("allow", "web_fetch", "https://a.example/x")
+    assert isinstance(weigh("https://a.example/y", "a.example"), Allowed)
+    assert isinstance(weigh("https://b.test/a.example", "*a.example", "https://*", "https://b.test/*"), Asks)
+    assert weigh(f"https://a.example/{'x' * 2000}").patterns == []
+
+
+async def test_what_a_pattern_leaves_open_is_said(config: Config) -> None:
+    """Nothing for the whole address, and for the host that any page is allowed."""
+    fetch = Reply(calls=[Call("web_fetch", {"url": "https://a.example/x"})])
+    async with hands(config, [fetch, "Done."], FetchPage()) as runtime:
+        name, _, ask = await asked(runtime)
+        (question,) = await runtime.questions(name)
+        assert question.noted(question.conversation) == ["https://a.example/x", "a.example (any page)"]
+        await runtime.answer(name, ask.message, ask.call, "always", pattern="https://a.example/x")
+        assert runtime.rules() == (Rule("allow", "web_fetch", "https://a.example/x"),)
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,10 @@ def test_always_is_shown_in_full_kept_and_taken_back(serve: Serve, window: Windo
     tab = window.enter(served)
     tab.say("Write it down")
     tab.button("Always…").click()
-    expect(tab.button("Always allow write_file a[[]1]/b[*].txt")).to_be_visible()
+    expect(tab.button("Always allow write_file a[[]1]/b[*].txt (any content)")).to_be_visible()
     nothing_is_wrong(tab, "always")
     assert rules() == ()
-    tab.button("Always allow write_file a[[]1]/*").click()
+    tab.button("Always allow write_file a[[]1]/* (any content)").click()
     tab.answered("So be it.")
     assert rules() == (Rule("allow", "write_file", "a[[]1]/*"),)
     tab.say("Once more")
@@ -55,11 +55,14 @@ def test_the_button_for_the_conversation_says_what_it_allows(serve: Serve, windo
     tab.say("Write it down")
     here = tab.page.locator(".patterns button")
     expect(here).to_have_text(
-        [f"Allow in this conversation: write_file {each}" for each in ("a[[]1]/b[*].txt", "a[[]1]/*")]
+        [
+            f"Allow in this conversation: write_file {each} (any content)"
+            for each in ("a[[]1]/b[*].txt", "a[[]1]/*")
+        ]
     )
     nothing_is_wrong(tab, "patterns")
     here.first.click()
-    expect(here).to_have_text(["Allow in this conversation: write_file c.txt"])
+    expect(here).to_have_text(["Allow in this conversation: write_file c.txt (any content)"])
     expect(tab.rows("tool", "done")).to_have_count(2)
     tab.button("No").click()
     tab.answered("So be it.")
@@ -71,7 +74,7 @@ def test_a_rule_that_is_made_elsewhere_shows_on_return(serve: Serve, window: Win
     tab = window.enter(served)
     tab.say("Write it down")
     tab.button("Always…").click()
-    expect(tab.page.locator(".always button")).to_have_text(["Always allow write_file top.txt"])
+    expect(tab.page.locator(".always button")).to_have_text(["Always allow write_file top.txt (any content)"])
     tab.page.goto(f"{served.url}/setup")
     expect(tab.page.get_by_text("There are none: whatever changes something asks.")).to_be_visible()
     client(served).post("/rules", {"verdict": "deny", "tool": "x"})

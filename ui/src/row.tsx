@@ -298,7 +298,8 @@ function Approval({ view, row }: { view: View; row: Row }) {
     };
   }, [view.id, row.id]);
   const here = question?.conversation ?? [];
-  const always = question?.always ?? [];
+  const always = question?.always ?? []; // none, or the same ones
+  const noted = (n: number) => (question?.notes?.[n] ? ` (${question.notes[n]})` : "");
   return (
     <section class="approval" aria-label="Approval wanted">
       <h2>
@@ -320,9 +321,10 @@ function Approval({ view, row }: { view: View; row: Row }) {
       </div>
       {here.length > 0 && (
         <div class="patterns">
-          {here.map((pattern) => (
+          {here.map((pattern, n) => (
             <button key={pattern} type="button" disabled={busy} onClick={() => void answer("conversation", { pattern })}>
               Allow in this conversation: <code>{visible(`${row.name} ${pattern}`)}</code>
+              {noted(n)}
             </button>
           ))}
         </div>
@@ -330,9 +332,10 @@ function Approval({ view, row }: { view: View; row: Row }) {
       {open && (
         <div class="patterns always">
           <p>Without asking, in every conversation, from now on. A * stands for anything, and [*] for a star. Setup lists what is allowed so, and takes it back.</p>
-          {always.map((pattern) => (
+          {always.map((pattern, n) => (
             <button key={pattern} type="button" disabled={busy} onClick={() => void answer("always", { pattern })}>
               Always allow <code>{visible(`${row.name} ${pattern}`)}</code>
+              {noted(n)}
             </button>
           ))}
         </div>

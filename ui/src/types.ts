@@ -122,6 +122,8 @@ export interface Question {
   call: string;
   conversation: string[];
   always: string[];
+  /** What each pattern leaves open; empty for the exact call. */
+  notes: string[];
 }
 
 /** A memory beside the built-in one. */

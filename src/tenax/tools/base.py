@@ -83,12 +83,19 @@ class Tool(abc.ABC, Generic[A]):
     line: bool = False
     """What it touches is a command line, so a rule that allows one allows no other behind it."""
 
+    open_words: str = ""
+    """What a pattern for this tool leaves open, for the button: "any content". Nothing is open in an exact text."""
+
     @abc.abstractmethod
     def touches(self, args: A, call: Call) -> str:
         """What this call would touch, in one line, for the person and the rules. Looks at nothing outside.
 
         Raises ToolFailed, InvalidInput or Refused where the call could never be done, so that nobody is asked in vain.
         """
+
+    def exact(self, args: A) -> str:  # noqa: ARG002  (for tools that look at them)
+        """The whole of what this call touches, where `touches` does not say all of it; else nothing."""
+        return ""
 
     def always_asks(self, args: A) -> bool:  # noqa: ARG002  (for tools that look at them)
         """A person is asked for this call, whatever they allowed before: no rule stands for it, and none is offered."""

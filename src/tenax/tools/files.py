@@ -98,6 +98,7 @@ class WriteFile(_Changes[WriteFileArgs]):
     seconds = _SECONDS
     asks = True
     paths = True
+    open_words = "any content"
 
     def touches(self, args: WriteFileArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
         return "/".join(_writable(args.path))
@@ -124,6 +125,7 @@ class EditFile(_Changes[EditFileArgs]):
     seconds = _SECONDS
     asks = True
     paths = True
+    open_words = "any content"
 
     def touches(self, args: EditFileArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
         if not args.old:

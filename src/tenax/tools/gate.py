@@ -47,6 +47,13 @@ class _Weighed(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """The JSON text exactly as the model wrote it."""
     call: Call
     touches: str
+    exact: str = ""
+    """The whole of what it touches, where `touches` does not say all of it."""
+
+    @property
+    def patterns(self) -> list[str]:
+        """Patterns that a person may allow for later calls, the exact call first."""
+        return proposals(self.touches, paths=self.tool.paths, line=self.tool.line, exact=self.exact)
 
 
 class Allowed(_Weighed, frozen=True, eq=False, weakref=True):
@@ -65,7 +72,7 @@ class Asks(_Weighed, frozen=True, eq=False, weakref=True):
     @property
     def rule(self) -> Rule | None:
         """The narrowest rule that would let this call be made without asking; None where none would."""
-        patterns = proposals(self.touches, paths=False) if self.standing else []
+        patterns = self.patterns if self.standing else []
         return Rule("allow", exactly(self.tool.name), patterns[0]) if patterns else None
 
 
@@ -132,14 +139,15 @@ class Gate:
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
             return Done("failed", _trimmed(_misfit(tool, error))[0])
         try:
-            touches, standing = _line(tool.touches(args, call)), not tool.always_asks(args)
+            touches, exact = _line(tool.touches(args, call)), _line(tool.exact(args))
+            standing = not tool.always_asks(args)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (a tool may be anybody's; what it raises is told)
             return Done("failed", _trimmed(_told(tool, error))[0])
-        weighed = (tool, args, arguments, call, touches)
-        verdicts = self._verdicts(tool, touches)
+        weighed = (tool, args, arguments, call, touches, exact)
+        verdicts = self._verdicts(tool, touches, exact)
         if "deny" in verdicts:
             return _forbidden(name, touches)
-        here = any(rule.fits(name, touches, line=tool.line) for rule in allowed)
+        here = any(rule.fits(name, touches, line=tool.line, exact=exact) for rule in allowed)
         if standing and (not tool.asks or "allow" in verdicts or here):
             return self._permit(Allowed(*weighed))
         asks = Asks(*weighed, standing=standing)
@@ -152,7 +160,8 @@ class Gate:
             return Done("denied", "This approval was used already, or is not of this gate.")
         if arguments != asks.arguments:
             return Done("denied", _NOT_APPROVED)
-        return self._permit(Allowed(asks.tool, asks.args, arguments, asks.call, asks.touches, approved=True))
+        weighed = (asks.tool, asks.args, arguments, asks.call, asks.touches, asks.exact)
+        return self._permit(Allowed(*weighed, approved=True))
 
     async def perform(self, permit: Allowed, *, approved_arguments: str | None) -> Done:
         """Make the call, within its limits. `approved_arguments` is what the person saw, None if nobody was asked.
@@ -164,7 +173,9 @@ class Gate:
             return Done("denied", "This permit was used already, or is not of this gate.")
         if approved_arguments != (permit.arguments if permit.approved else None):
             return Done("denied", _NOT_APPROVED)
-        if "deny" in self._verdicts(tool, permit.touches):  # one that was made while this call waited
+        if "deny" in self._verdicts(
+            tool, permit.touches, permit.exact
+        ):  # one that was made while this call waited
             return _forbidden(tool.name, permit.touches)
         if len(self._stuck) >= STUCK_MAX:
             return Done(
@@ -189,8 +200,9 @@ class Gate:
         )
         return Done("failed", _trimmed(f"There is no tool {name[:100]!r}. {way_on}")[0])
 
-    def _verdicts(self, tool: Tool[Any], touches: str) -> set[str]:
-        return {each.verdict for each in self._rules() if each.fits(tool.name, touches, line=tool.line)}
+    def _verdicts(self, tool: Tool[Any], touches: str, exact: str) -> set[str]:
+        fit = (rule for rule in self._rules() if rule.fits(tool.name, touches, line=tool.line, exact=exact))
+        return {rule.verdict for rule in fit}
 
     def _permit(self, permit: Allowed) -> Allowed:
         self._permits.add(permit)

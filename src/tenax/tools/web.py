@@ -173,6 +173,7 @@ class FetchPage(Tool[FetchPageArgs]):
     args = FetchPageArgs
     seconds = 30.0
     asks = True
+    open_words = "any page"
 
     def __init__(
         self, resolve: Resolver = look_up, dial: Callable[[], httpx.AsyncBaseTransport] = _dial
@@ -183,6 +184,9 @@ class FetchPage(Tool[FetchPageArgs]):
     def touches(self, args: FetchPageArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
         """The host as it is in the name system, so that one letter cannot pass for another, and an unusual port."""
         return _place(_address(args.url))
+
+    def exact(self, args: FetchPageArgs) -> str:
+        return str(_address(args.url))
 
     async def run(self, args: FetchPageArgs, call: Call) -> str:  # noqa: ARG002
         url = _address(args.url)

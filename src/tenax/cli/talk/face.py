@@ -347,7 +347,7 @@ class Face:
             what = "for good" if answer == "always" else "for the conversation"
             raise InvalidInput(f"This cannot be allowed {what}.", hint="y allows it once.")
         if answer == "always" and not number:
-            lines = [f"{n:>2}  {row.name}  {pattern}" for n, pattern in enumerate(patterns, 1)]
+            lines = [f"{n:>2}  {row.name}  {pattern}" for n, pattern in enumerate(found.noted(patterns), 1)]
             self.tell_list(["Always allow, without asking, what fits:", *lines])
             self.tell("always 1 makes that rule and allows this call; /rules shows all and takes them back.")
             return

@@ -252,7 +252,7 @@ def _ways_to_answer(row: Row, question: Question | None) -> list[str]:
     keys = ["c", *(f"c {number}" for number in range(2, len(here) + 1))]
     lines = [
         f"  {key} in this conversation: {one_line(row.name)} {pattern}"
-        for key, pattern in zip(keys, here, strict=False)
+        for key, pattern in zip(keys, question.noted(here) if question is not None else [], strict=False)
     ]
     ways = ["y once", *keys[: len(here)]]
     if question is not None and question.always:
