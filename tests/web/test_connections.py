@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import resource
 import socket
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +18,7 @@ import pytest
 import uvicorn
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tenax.models import Reply
 from tenax.web.connections import ACCEPTS_AT_ONCE, Connections, FewLines, Limits, Listener, note_signed_in
@@ -39,7 +41,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving(limits: Limits, proxies: tuple[str, ...] = ()) -> AsyncIterator[int]:
+async def serving(limits: Limits, proxies: tuple[str, ...] = (), app: ASGIApp = app) -> AsyncIterator[int]:
     """Serve `app` with these limits; yield the port."""
     with socket.create_server(("127.0.0.1", 0)) as bound:
         port: int = bound.getsockname()[1]
@@ -78,9 +80,17 @@ class Client:
     async def answer(self) -> bytes:
         """Return the status line and body of the next answer."""
         async with asyncio.timeout(WAIT):
-            head = await self._reader.readuntil(b"\r\n\r\n")
+            head = await self.head()
             length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
             return head.partition(b"\r\n")[0] + b" " + await self._reader.readexactly(length)
+
+    async def send_all(self, data: bytes) -> None:
+        self.send(data)
+        await self._writer.drain()
+
+    async def head(self) -> bytes:
+        async with asyncio.timeout(WAIT):
+            return await self._reader.readuntil(b"\r\n\r\n")
 
     async def rest(self) -> bytes:
         """Return everything until the server closes the connection."""
@@ -133,6 +143,59 @@ async def test_a_head_that_never_ends_is_refused() -> None:
             await asyncio.sleep(0)
         assert b"431" in await one.rest()
         assert b"431" in await other.rest()
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("body", [b"", b"10000\r\n" + b"x" * 0x10000 + b"\r\n"])
+@pytest.mark.parametrize("trailer", [b"a:b\r\n", b"c" * 1000])
+async def test_trailers_that_never_end_are_refused(body: bytes, trailer: bytes) -> None:
+    """Whatever body came before them. Few of them are no part of the request."""
+    async with (
+        serving(Limits(head_seconds=LONG, body_seconds=LONG)) as port,
+        clients(port, 2) as (one, other),
+    ):
+        one.send(CHUNKED + body + b"0\r\ncookie: in\r\n\r\n")
+        assert b"200" in await one.answer()
+        other.send(CHUNKED + body + b"0\r\nx: ")
+        rest = asyncio.create_task(other.rest())
+        while not rest.done():
+            with contextlib.suppress(ConnectionError):
+                await other.send_all(trailer * 20)
+        assert b"200" not in await rest
+
+
+async def test_small_chunks_are_taken() -> None:
+    """What frames a body is not counted as trailers."""
+    async with serving(Limits(head_seconds=LONG, body_seconds=LONG)) as port, clients(port) as (client,):
+        client.send(CHUNKED + b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n")
+        assert await client.answer() == b"HTTP/1.1 200 OK 100000 bytes"
+
+
+async def test_a_connection_that_is_lost_tells_all_its_requests_and_is_freed() -> None:
+    """The one that is being answered, too, where another one waits behind it; and without the garbage collector."""
+    ended = asyncio.Event()
+    freed = asyncio.Event()
+
+    async def waits(scope: Scope, receive: Receive, send: Send) -> None:
+        weakref.finalize(scope["state"]["tenax.connection"], freed.set)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        ended.set()
+
+    gc.disable()
+    try:
+        async with serving(Limits(head_seconds=LONG), app=waits) as port:
+            async with clients(port) as (client,):
+                client.send(SIGNED_IN * 2)
+                assert b"200" in await client.head()
+            async with asyncio.timeout(WAIT):
+                await ended.wait()
+                await freed.wait()
+    finally:
+        gc.enable()
 
 
 async def test_requests_that_wait_for_an_answer_are_few() -> None:

@@ -22,7 +22,7 @@ from ipaddress import ip_address
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 __all__ = ["ACCEPTS_AT_ONCE", "Connections", "FewLines", "Limits", "Listener", "note_signed_in"]
 
@@ -34,6 +34,8 @@ _QUEUE: Final = 512
 """How many connections the kernel keeps for us until they are accepted."""
 _PIPELINE: Final = 8
 """How many requests may wait behind one that is not answered yet. Browsers send none."""
+_FRAMING: Final = 10
+"""How many bytes of chunk sizes may come with a byte of a body: one-byte chunks have 5."""
 _KEY: Final = "tenax.connection"
 
 
@@ -131,6 +133,7 @@ class _Accepted(socket.socket):
 
     def close(self) -> None:
         self._connections.discard(self.fileno())
+        self.protocol = None
         super().close()
 
 
@@ -176,6 +179,8 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._head_bytes = 0
         self._body_bytes = 0
+        self._framing_bytes = 0
+        self._running: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
@@ -186,6 +191,14 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._set_timer(None)
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        # uvicorn tells only the last request, not the one that is being answered.
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+        # These hold this connection. Without them it is freed now, with all that it holds.
+        self.pipeline.clear()
+        self._running = self.cycle = self.scope = None  # type: ignore[assignment]
 
     def sign_in(self) -> None:
         """Count this connection no longer as a stranger's."""
@@ -202,7 +215,11 @@ class Connection(HttpToolsProtocol):
             if self._in_head and data:
                 self._refuse(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         if data and not self.transport.is_closing():
+            # A body that came before pays for nothing that comes later.
+            self._framing_bytes = max(0, self._framing_bytes) + len(data)
             super().data_received(data)
+            if self._framing_bytes > self._limits.head_bytes:
+                self._refuse(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _PIPELINE:
@@ -213,18 +230,29 @@ class Connection(HttpToolsProtocol):
         if not self._in_head:  # a request behind another one, in the same piece of data
             self._begin_head()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # nobody reads trailers
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._framing_bytes = 0
         super().on_headers_complete()
         self._begin_body()
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
+        self._framing_bytes -= len(body) * (1 + _FRAMING)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._set_timer(None)
+        self._framing_bytes = 0
         super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401  (any application)
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _begin_head(self) -> None:
         self._in_head = True
