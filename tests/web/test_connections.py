@@ -21,7 +21,15 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tenax.models import Reply
-from tenax.web.connections import ACCEPTS_AT_ONCE, Connections, FewLines, Limits, Listener, note_signed_in
+from tenax.web.connections import (
+    ACCEPTS_AT_ONCE,
+    Connections,
+    FewLines,
+    Limits,
+    Listener,
+    _Accepted,
+    note_signed_in,
+)
 from tests.support.served import SECONDS, Served, is_done
 from tests.support.turns import set_up
 
@@ -101,11 +109,11 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def clients(port: int, count: int = 1) -> AsyncIterator[list[Client]]:
+async def clients(port: int, count: int = 1, host: str = "127.0.0.1") -> AsyncIterator[list[Client]]:
     writers = []
     found = []
     for _ in range(count):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
         writers.append(writer)
         found.append(Client(reader, writer))
     try:
@@ -260,16 +268,43 @@ async def test_strangers_at_the_limit_stop_nobody_who_has_signed_in() -> None:
 
 async def test_who_opens_the_most_connections_loses_them_first() -> None:
     """A person at another address who is about to sign in is not the one who is closed."""
-    limits = Limits(strangers=4, head_seconds=LONG)
-    async with serving(limits) as port:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
-        person = Client(reader, writer)
-        async with clients(port, 20) as strangers:
-            for stranger in strangers[:17]:
-                assert await stranger.rest() == b""
+    limits = Limits(strangers=12, head_seconds=LONG)
+    async with (
+        serving(limits) as port,
+        clients(port, 3, "127.0.0.2") as people,
+        clients(port, 30) as strangers,
+    ):
+        for stranger in strangers[:21]:
+            assert await stranger.rest() == b""
+        for person in people:
             person.send(SIGNED_IN)
             assert b"200" in await person.answer()
-        writer.close()
+
+
+async def test_a_few_connections_of_one_address_are_not_the_most() -> None:
+    """Where each stranger has an address of its own, a browser with three connections is not closed for them."""
+    limits = Limits(strangers=4, head_seconds=LONG)
+    async with serving(limits) as port, contextlib.AsyncExitStack() as stack:
+        old = [(await stack.enter_async_context(clients(port, 1, f"127.0.1.{n}")))[0] for n in range(1, 5)]
+        people = await stack.enter_async_context(clients(port, 3))
+        for stranger in old[:3]:
+            assert await stranger.rest() == b""
+        await stack.enter_async_context(clients(port, 1, "127.0.1.9"))
+        assert await old[3].rest() == b""
+        for person in people:
+            person.send(SIGNED_IN)
+            assert b"200" in await person.answer()
+
+
+def test_addresses_of_one_ipv6_network_are_one_client() -> None:
+    connections = Connections(Limits())
+    hosts = ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1", "10.0.0.1", "10.0.0.2", "fe80::1%eth0"]
+    with contextlib.ExitStack() as stack:
+        networks = {
+            stack.enter_context(_Accepted(connections, socket.socket().detach(), host)).network
+            for host in hosts
+        }
+    assert networks == {"2001:db8::/64", "2001:db8:0:1::/64", "10.0.0.1", "10.0.0.2", "fe80::1%eth0"}
 
 
 async def test_a_named_proxy_is_no_stranger() -> None:

@@ -2,7 +2,7 @@
 
 A client that opens connections and sends nothing must not keep others out, take the descriptors that the store needs, or
 fill the log. The listening socket counts what it accepts and what is closed again. At the limit of connections that have
-not signed in, it ends the oldest of them, from the address that has the most. A connection that has signed in is never
+not signed in, it ends the oldest of them, from the address that has the most if that is more than a few. A connection that has signed in is never
 ended that way.
 """
 
@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -45,6 +45,8 @@ class Limits:
 
     total: int = 512
     strangers: int = 128
+    fair: int = 8
+    """Nobody with at most this many connections has too many: a browser opens 6 at once."""
     head_seconds: float = 10.0
     head_bytes: int = 65_536
     body_seconds: float = 30.0
@@ -85,10 +87,16 @@ class Connections:
         # A proxy's connections end only where nobody else is left to end: it speaks for many people.
         strangers = list(self._strangers.values())
         found = strangers or [each for each in self._open.values() if not each.signed_in]
-        counts = Counter(each.host for each in found)
+        counts = Counter(each.network for each in found)
         most = max(counts.values(), default=0)
+        # With many addresses, the one that has the most may be an honest browser.
         oldest = next(
-            (each for each in found if counts[each.host] == most and each.protocol is not None), None
+            (
+                each
+                for each in found
+                if (most <= self.limits.fair or counts[each.network] == most) and each.protocol is not None
+            ),
+            None,
         )
         if oldest is not None and oldest.protocol is not None and not any(each.ending for each in found):
             oldest.ending = True
@@ -126,6 +134,7 @@ class _Accepted(socket.socket):
         super().__init__(fileno=descriptor)
         self._connections = connections
         self.host = host
+        self.network = _network(host)
         self.protocol: Connection | None = None
         self.signed_in = False
         self.ending = False
@@ -348,3 +357,8 @@ def _plain(host: str) -> str:
     except ValueError:
         return host
     return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def _network(host: str) -> str:
+    """Return what one client has at least: a single IPv4 address, but 2**64 IPv6 addresses."""
+    return str(ip_network((host, 64), strict=False)) if ":" in host and "%" not in host else host
