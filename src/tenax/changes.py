@@ -24,6 +24,7 @@ import msgspec
 
 from tenax.errors import Gone, InvalidInput, NoSuchConversation, Refused, TenaxError, ToolFailed
 from tenax.events import FileChange, FilesChanged, FileState, RunStarted
+from tenax.journal import LOCAL_USER
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Recorded
 from tenax.tools.base import aside
@@ -46,6 +47,7 @@ _LOOK_SECONDS: Final = 5.0
 _REST_SECONDS: Final = 60.0
 _TELL_SECONDS: Final = 3.0
 _NOT_LOOKED: Final = "The folder could not be looked at in time, so what was changed in it is not known."
+_ELSEWHERE: Final = "This turn worked in another folder, so its changes are not shown."
 _SEQ_DIGITS: Final = 12
 What = Literal["added", "changed", "removed"]
 _Net = dict[str, FileChange]
@@ -82,8 +84,8 @@ class _Turn:
     def __init__(self, name: str, at: int) -> None:
         self.name, self.at = name, at
         self.runs: set[str | None] = set()
-        self.places: set[str] = set()
-        """Where its runs worked, as `RunStarted` says it."""
+        self.folders: set[str] = set()
+        """Where its runs worked."""
         self.events: list[FilesChanged] = []
         self.undone = False
 
@@ -252,11 +254,17 @@ class Changes:
         """What the last turns changed, the newest last; or what this one did."""
         await self.soon(self.settle(conversation))
         if turn is not None:
-            return [await self._shown(await self._named(conversation, turn))]
+            return [await self._shown(conversation, await self._named(conversation, turn))]
         found = list(_folded(await self._events(conversation, 0)).values())
-        return [await self._shown(each) for each in found[-_TURNS_MAX:]]
+        return [await self._shown(conversation, each) for each in found[-_TURNS_MAX:]]
 
-    async def _shown(self, turn: _Turn) -> TurnChanges:
+    async def _shown(self, conversation: str, turn: _Turn) -> TurnChanges:
+        here = self._journal.user == LOCAL_USER
+        if not here:  # earlier versions gave all users the owner's folder: the files in it are the owner's
+            with contextlib.suppress(InvalidInput):
+                here = await self._is_here(conversation, turn)
+        if not here:
+            return TurnChanges(turn.name, turn.at, [], _ELSEWHERE, turn.events[0].undoes, turn.undone)
         files = [await self._diffed(each) for each in turn.net().values()]
         missed = " ".join(dict.fromkeys(each.missed for each in turn.events if each.missed))
         return TurnChanges(turn.name, turn.at, files, missed, turn.events[0].undoes, turn.undone)
@@ -319,7 +327,11 @@ class Changes:
         turn = await self._named(conversation, name)
         if (await self._journal.head(conversation)).run in turn.runs:
             raise Refused("This turn is not over yet.", hint="Stop it first.")
-        await self._refuse_elsewhere(conversation, turn)
+        if not await self._is_here(conversation, turn):
+            raise Refused(
+                "This turn worked in another folder, so it cannot be put back here.",
+                hint="Look at what it changed, and change the files by hand.",
+            )
         net = turn.net()
         done, left = [], {}
         key = self._journal.ids.run()
@@ -341,19 +353,14 @@ class Changes:
             watch.stored()
         return PutBack(done, left)
 
-    async def _refuse_elsewhere(self, conversation: str, turn: _Turn) -> None:
-        """Files are put back only in the folder in which they were changed.
+    async def _is_here(self, conversation: str, turn: _Turn) -> bool:
+        """Return whether the turn worked in this folder, and nowhere else.
 
         What was put back has no run: it was done where the turn worked that it undid.
         """
         while turn.events and turn.events[0].undoes:
             turn = await self._named(conversation, turn.events[0].undoes)
-        folders = {place.partition(":")[2] for place in turn.places}
-        if folders != {str(self._folder)}:
-            raise Refused(
-                "This turn worked in another folder, so it cannot be put back here.",
-                hint="Look at what it changed, and change the files by hand.",
-            )
+        return turn.folders == {str(self._folder)}
 
 
 def _let_go(left: Iterable[Taken]) -> None:
@@ -364,11 +371,11 @@ def _let_go(left: Iterable[Taken]) -> None:
 def _folded(events: Iterable[Recorded]) -> dict[str, _Turn]:
     turns: dict[str, _Turn] = {}
     of: dict[str | None, str] = {}
-    places: dict[str, str] = {}
+    folders: dict[str, str] = {}
     for each in events:
         match each.event:
-            case RunStarted(resumes=resumes, place=place) if each.run is not None:
-                places[each.run] = place
+            case RunStarted(resumes=resumes, folder=folder) if each.run is not None:
+                folders[each.run] = folder
                 of[each.run] = of.get(resumes, each.run) if resumes is not None else each.run
             case FilesChanged(undoes=undoes) as event:
                 name = str(each.seq) if undoes else of.get(each.run, each.run or "")
@@ -379,7 +386,7 @@ def _folded(events: Iterable[Recorded]) -> dict[str, _Turn]:
         if name in turns:
             turns[name].runs.add(run)
             if run is not None:
-                turns[name].places.add(places[run])
+                turns[name].folders.add(folders[run])
     return turns
 
 

@@ -306,6 +306,11 @@ class RunStarted(Event, frozen=True):
     place: str = ""
     instance: str = ""
 
+    @property
+    def folder(self) -> str:
+        """The folder of `place`, without the host."""
+        return self.place.partition(":")[2]
+
 
 class RunStop(Event, frozen=True):
     """Somebody asks the open run to stop."""

@@ -14,12 +14,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tenax import answerers
 from tenax.agent import Limits
 from tenax.clock import SystemClock
 from tenax.config import Config
 from tenax.errors import InvalidInput, NoSuchConversation, Refused
 from tenax.events import (
     ApprovalAsked,
+    ContextOpened,
     FileChange,
     FilesChanged,
     FileState,
@@ -33,7 +35,7 @@ from tenax.journal import LOCAL_USER
 from tenax.journal.schedules import Schedules
 from tenax.models import Call, Reply, Script, ScriptedModel
 from tenax.parts import File, Text
-from tenax.runtime import Runtime
+from tenax.runtime import Runtime, open_store
 from tenax.tools import sandbox
 from tenax.tools.base import Call as Made
 from tenax.tools.base import Tool
@@ -327,7 +329,39 @@ async def test_a_turn_that_worked_in_the_owners_folder_cannot_be_put_back_by_ano
             with pytest.raises(Refused, match="worked in another folder"):
                 await runtime.put_back(name, turn)
         assert (file.read_text(), mine.read_text()) == ("x", "x")
-        assert [each.turn for each in await runtime.changes(name)] == ["r_old", str(undo.seq), str(redo.seq)]
+        shown = await runtime.changes(name)
+        assert [each.turn for each in shown] == ["r_old", str(undo.seq), str(redo.seq)]
+        for old in (*shown, *await runtime.changes(name, "r_old")):
+            assert (old.files, "another folder" in old.missed) == ([], True), "the files are the owner's"
+
+
+async def test_a_prompt_that_was_opened_in_the_owners_folder_is_opened_anew_for_another(
+    config: Config,
+) -> None:
+    """As it stands in stores of earlier versions: the owner's instructions and skills stay out of the next request."""
+    hers = config.tools_folder
+    (hers / ".tenax" / "skills" / "one").mkdir(parents=True)
+    (hers / ".tenax" / "skills" / "one" / "SKILL.md").write_text(
+        "---\nname: one\ndescription: aardvark\n---\n"
+    )
+    (hers / "AGENTS.md").write_text("Say aardvark.\n")
+    (folder_of(config, BOB) / "AGENTS.md").write_text("Say wombat.\n")
+    model = ScriptedModel(Script([Reply("Done.")], repeat=True))
+    journal = open_store(config).of(BOB)
+    name = ""
+    for folder in (hers, None):
+        with pytest.MonkeyPatch.context() as patch:
+            if folder is not None:
+                patch.setattr(answerers, "folder_of", lambda *_: hers)
+            async with Runtime(config, user=BOB, journal=journal, models=[model], serves=False) as runtime:
+                name = name or await runtime.new()
+                for _ in range(2):
+                    await asked(runtime, name, "Go.")
+                opened = await told(runtime, name, ContextOpened)
+    journal.close()
+    seen = [[word for word in WORDS.values() if word.encode() in body] for body in model.bodies]
+    assert seen == [["aardvark"]] * 2 + [["wombat"]] * 2
+    assert [event.reason for event in opened] == ["start", "changed"], "and only once"
 
 
 async def test_a_schedule_works_in_the_folder_of_its_user(config: Config) -> None:

@@ -45,6 +45,7 @@ from tenax.events import (
     ToolStarted,
 )
 from tenax.fence import Scrubber, scrub
+from tenax.journal import LOCAL_USER
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Lease, Recorded
 from tenax.journal.journal import Place
@@ -390,10 +391,11 @@ class Run:
                 self._shared = await self._while_away(partial(self.journal.shared, self.conversation))
             shared = self._shared
         begins = (self.agent.signature, shared, self.model.name)
-        if opened is not None and (opened.signature, opened.shared, opened.model) == begins:
+        here = not self._opened_elsewhere()
+        if here and opened is not None and (opened.signature, opened.shared, opened.model) == begins:
             return
         # What the prompt remembered for one person is not for several.
-        stays = opened is not None and shared == was_shared
+        stays = opened is not None and shared == was_shared and here
         memory = opened.memory if opened is not None and stays else await self._remembered()
         text = await self._prompt_with(memory)
         prompt = await self._while_away(lambda: self.journal.put_blob(text.encode()))
@@ -414,6 +416,16 @@ class Run:
             )
         )
         await self._catch_up()
+
+    def _opened_elsewhere(self) -> bool:
+        """Return whether the prompt may hold instruction files and skills of a folder that is not this user's.
+
+        Earlier versions gave all users the owner's folder. Whatever folder the owner worked in was the owner's own.
+        """
+        if self.journal.user == LOCAL_USER:
+            return False
+        opener = self.turns.runs.get(self.history.context.opened_in or "")
+        return opener is None or opener.started.folder != str(self._folder)
 
     async def _remembered(self) -> Blob | None:
         """What the prompt says in this stretch beside the agent's own words, stored: instruction files, and the memory."""

@@ -94,6 +94,8 @@ class Context:
     def __init__(self, given: Iterable[Recorded] = ()) -> None:
         self.items: list[Placed] = []
         self.opened: events.ContextOpened | None = None
+        self.opened_in: str | None = None
+        """The run that opened it."""
         self.epoch = 0
         self.folded_to = 0
         self.waiting: dict[int, events.MessageUser] = {}
@@ -332,8 +334,8 @@ class Context:
 
     # -- epochs ----------------------------------------------------------------------------------------------
 
-    def _context_opened(self, seq: int, _run: str | None, event: events.ContextOpened) -> None:
-        self.opened, self.epoch, self.used = event, seq, 0
+    def _context_opened(self, seq: int, run: str | None, event: events.ContextOpened) -> None:
+        self.opened, self.opened_in, self.epoch, self.used = event, run, seq, 0
         if event.trimmed_to:
             self.items = [_trimmed(each, event.trimmed_to) for each in self.items]
 
