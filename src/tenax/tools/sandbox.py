@@ -56,6 +56,7 @@ _UNREAD = ("kallsyms", "kcore", "key-users", "keys", "kmsg", "sched_debug", "tim
 _DEVICES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9, "tty": 0}
 _OWN_DEVICES = Path("/dev/tenax")
 """On the same file system as the others: elsewhere devices may be forbidden."""
+_NOBODY = 65534
 _PASSWD = f"root:x:0:0::/:/bin/sh\ntenax:x:1000:1000::{_HOME}:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"
 _GROUP = "root:x:0:\ntenax:x:1000:\nnogroup:x:65534:\n"
 
@@ -532,7 +533,7 @@ def _system() -> list[str]:
 
 
 def _devices() -> Iterator[str]:
-    """Devices for root's commands: the owner of those of the system could take them from all others by `chmod`."""
+    """Devices for root's commands, owned by nobody: the owner of a device could take it from all others by `chmod`."""
     if Path("/dev/null").stat().st_uid != os.geteuid():
         return
     _OWN_DEVICES.mkdir(mode=0o700, exist_ok=True)
@@ -540,6 +541,8 @@ def _devices() -> Iterator[str]:
         device = _OWN_DEVICES / name
         with contextlib.suppress(FileExistsError):
             os.mknod(device, stat.S_IFCHR, os.makedev(1 if minor else 5, minor))
+        # Commands act as our user: what it owns, one command could take from all others, of every user.
+        os.chown(device, _NOBODY, _NOBODY)
         device.chmod(0o666)
         yield from ("--dev-bind", str(device), f"/dev/{name}")
 
