@@ -517,6 +517,69 @@ def test_a_repository_that_its_owner_closed_is_refused(folder: Path, name: str, 
         assert try_all(folder, user, ["echo ran"])[0].text.startswith("ran")
 
 
+FORBIDDEN = {
+    "a folder commondir": ("r/.git/commondir", "mkdir -p r/.git/commondir/x"),
+    "a folder config.worktree": ("r/.git/config.worktree", "mkdir r/.git/config.worktree"),
+    "a folder of hooks": ("r/h", "mkdir new; echo evil > new/pre-commit; mv new r/h"),
+    "a link to hooks": ("r/h", "mkdir new; ln -s ../new r/h"),
+    "a closed folder": ("r/.git/commondir", "echo evil > r/.git/commondir; chmod 0 r/.git"),
+    "HEAD beside a repository": (
+        "r/HEAD",
+        "cd r; rm .git/HEAD; ln -s .git/objects .git/refs .; echo ref: refs/heads/master > HEAD",
+    ),
+    "objects beside a repository": ("s/objects", "cd s; mkdir refs objects"),
+    "a link on the way": ("r/way", "mv r/way r/old; mkdir -p r/e/h; ln -s e r/way"),
+}
+
+
+@pytest.mark.parametrize("name", FORBIDDEN)
+async def test_what_no_command_may_make_is_removed_whatever_it_is(folder: Path, name: str) -> None:
+    """A folder with all that is in it, a link but not what it leads to."""
+    path, command = FORBIDDEN[name]
+    hooks = "way/h" if name == "a link on the way" else "h"
+    _prepare(
+        folder,
+        f"git init -q r; mkdir r/way; git -C r config core.hooksPath {hooks}; git init -q s; touch s/HEAD",
+    )
+    _, why = await said(await Sandbox().start(f"{command}; true", folder), 60)
+    assert "where git finds what to run" in str(why)
+    assert not any(_left(folder, each) for each in (path, "**/.tenax-*"))
+
+
+async def test_a_command_that_is_given_up_leaves_nothing_that_it_may_not_make(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nobody looked while it ran."""
+    monkeypatch.setattr(Running, "_watch", lambda _running: asyncio.sleep(3600))
+    _prepare(folder, "git init -q .")
+    running = await Sandbox().start("mkdir .git/commondir; sleep 60", folder)
+    finish = asyncio.create_task(running.finish(60))
+    await until((folder / ".git/commondir").exists)
+    finish.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await finish
+    running.close()
+    assert not (folder / ".git/commondir").exists()
+
+
+async def test_a_folder_in_the_place_of_settings_keeps_nothing_from_being_protected(folder: Path) -> None:
+    """Nor does it cost a descriptor."""
+    _prepare(
+        folder,
+        "git init -q .; mkdir -p .git/config.worktree .git/modules; git init -q --bare .git/modules/sub",
+    )
+    await said(await Sandbox().start("true", folder))
+    before = _open_files()
+    output, _ = await said(await Sandbox().start("echo evil > .git/modules/sub/hooks/evil", folder))
+    assert "Read-only" in output
+    assert len(_open_files()) <= len(before)
+
+
+def _left(folder: Path, pattern: str) -> list[Path]:
+    """What there is, a link that leads nowhere included."""
+    return list(folder.glob(pattern)) + [folder / pattern] * (folder / pattern).is_symlink()
+
+
 def _git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", "-C", folder, *arguments], check=False, capture_output=True, timeout=20)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -19,7 +21,7 @@ from typing import Final
 from tenax.errors import ToolFailed
 from tenax.tools import mounted
 from tenax.tools.mounted import Place
-from tenax.tools.paths import parent_of
+from tenax.tools.paths import FOLDER
 from tenax.tools.repositories import Found, find_repositories
 
 __all__ = ["Protection"]
@@ -119,19 +121,58 @@ class Protection:
     def planted(self) -> str:
         """Return the sentence for a file that no command may make, once there is one."""
         for path in list(self._forbidden):  # a look on another thread may add to it
-            if os.path.lexists(self.folder / path):
-                return f"it wrote {Path(path).name} in a repository, where git finds what to run"
+            try:
+                (self.folder / path).lstat()
+            except PermissionError:
+                return (
+                    f"it closed the folder of {Path(path).name} in a repository, where git finds what to run"
+                )
+            except OSError:
+                continue
+            return f"it wrote {Path(path).name} in a repository, where git finds what to run"
         return ""
 
-    def clear(self) -> None:
-        """Remove such files."""
+    def clear(self) -> str:
+        """Remove such files. Return the sentence for what is left."""
         for path in list(self._forbidden):
-            parts = path.split("/")
-            with (
-                contextlib.suppress(OSError, ToolFailed),
-                parent_of(self.folder, parts, make=False) as parent,
-            ):
-                os.unlink(parts[-1], dir_fd=parent)
+            with contextlib.suppress(OSError, RecursionError):
+                _remove(self.folder, path)
+        return f"{left}; it could not be removed" if (left := self.planted()) else ""
+
+
+def _remove(folder: Path, path: str) -> None:
+    """Remove a file or a folder with all that is in it. A link is removed, not followed. Raises OSError."""
+    *ways, name = path.split("/")
+    parent = _entered(str(folder), None)
+    try:
+        for way in ways:
+            try:
+                below = _entered(way, parent)
+            except NotADirectoryError:  # the folder on the way was exchanged
+                os.unlink(way, dir_fd=parent)
+                return
+            os.close(parent)
+            parent = below
+        try:
+            os.unlink(name, dir_fd=parent)
+        except IsADirectoryError:  # it goes at once, however much is in it
+            gone = f".tenax-{os.urandom(8).hex()}"
+            os.rename(name, gone, src_dir_fd=parent, dst_dir_fd=parent)
+            shutil.rmtree(gone, ignore_errors=True, dir_fd=parent)
+    finally:
+        os.close(parent)
+
+
+def _entered(name: str, parent: int | None) -> int:
+    """Open a folder without following a link, also one that a command closed. Raises OSError."""
+    way = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        mode = stat.S_IMODE(os.fstat(way).st_mode)
+        if mode & stat.S_IRWXU != stat.S_IRWXU:
+            Path(f"/proc/self/fd/{way}").chmod(mode | stat.S_IRWXU)
+        return os.open(".", FOLDER, dir_fd=way)
+    finally:
+        os.close(way)
 
 
 def _identity(place: Place) -> tuple[str, int, int, bool]:

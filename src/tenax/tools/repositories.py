@@ -230,10 +230,14 @@ class _Search:
                 self._hold_marks(descriptor, path, entries)
             self._note_links(descriptor, path, entries, ("config", "hooks"))
             entries = {name: entries[name] for name in ("modules", "worktrees") if name in entries}
-        elif ".git" in entries and not entries[".git"].is_folder and not entries[".git"].is_link:
-            # The file that says where the repository of a worktree or a submodule is.
-            self._lock(descriptor, path, ".git")
-            self._worktrees.append(path)
+        elif ".git" in entries:
+            # Else git would take the folder itself for a repository once its own is broken.
+            missing = next(name for name in ("HEAD", "objects", "refs") if name not in entries)
+            self._found.forbidden.append(_joined(path, missing))
+            if not entries[".git"].is_folder and not entries[".git"].is_link:
+                # The file that says where the repository of a worktree or a submodule is.
+                self._lock(descriptor, path, ".git")
+                self._worktrees.append(path)
         self._note_links(descriptor, path, entries, (".git",))
         for name, entry in entries.items():
             if entry.is_folder and (
@@ -341,9 +345,10 @@ class _Search:
         except OSError as error:
             refuse_where_full(error)
             return Settings([], [], "")
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            return Settings([], [], "")
         with open(descriptor, "rb") as file:  # noqa: PTH123  (a descriptor)
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return Settings([], [], "")
             return parse_settings(file.read(_SETTINGS_BYTES_MAX).decode(errors="surrogateescape"))
 
     def _lock_named(self, path: str, *, forbid: bool) -> None:

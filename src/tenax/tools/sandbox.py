@@ -124,6 +124,7 @@ class Running:
         self._protection = protection
         self._pidfd = os.pidfd_open(init) if init is not None else None
         self._since = time.monotonic()
+        self._planted = ""
 
     async def protect(self) -> None:
         """Wait until the sandbox is set up, check its folder, and protect the repositories there. Raises ToolFailed."""
@@ -196,15 +197,27 @@ class Running:
         took = time.monotonic() - self._since
         if code == 1 and self._status is not None and b"exit-code" not in await self._status.read(4096):
             code, why = None, "the sandbox could not be set up"
-        if self._protection is not None and (planted := self._protection.planted()):
-            protection, code, why = self._protection, None, planted
-            await aside(lambda _deserted: protection.clear())
+        if self._planted:
+            code, why = None, self._planted
         await self._protect_from_others()
         return Ending(code, why, took)
 
     async def end(self) -> None:
         """End it and all that it started, and wait until they are gone."""
         _at_work.discard(self)
+        try:
+            await self._end_all()
+        finally:
+            protection = self._protection
+            if protection is not None and (planted := protection.planted()):
+                self._planted = planted
+                try:
+                    left = await aside(lambda _deserted: protection.clear())
+                except ToolFailed:  # there is no room for a thread
+                    left = protection.clear()
+                self._planted = left or planted
+
+    async def _end_all(self) -> None:
         pidfd, self._pidfd = self._pidfd, None
         if pidfd is not None:
             await self._end_namespace(pidfd)
