@@ -104,6 +104,18 @@ def test_the_terminal_lists_and_revokes(shared: Served, page: Page) -> None:
     assert page.http.get("/api/setup").status_code == 200
 
 
+def test_to_sign_out_everywhere_ends_unused_links_too(shared: Served) -> None:
+    """Those of this user: by the page, and by the terminal, also where no browser is signed in."""
+    links = [shared.tenax("link", "--user", name).stdout.strip() for name in ("ida", "ida", "ida", "jan")]
+    assert shared.browser(links[0]).http.delete("/api/devices").status_code == 204
+    stranger = Page(shared.url)
+    assert stranger.sign_in(links[1]).status_code == 403
+    other = shared.tenax("link", "--user", "ida").stdout.strip()
+    assert shared.tenax("link", "--revoke", "all", "--user", "ida").returncode == 0
+    assert [stranger.sign_in(link).status_code for link in (links[2], other, links[3])] == [403, 403, 200]
+    stranger.http.close()
+
+
 def test_nobody_sees_or_revokes_anothers_devices(shared: Served, page: Page) -> None:
     """It is as if they did not exist."""
     berta = shared.browser(shared.tenax("link", "--user", "berta").stdout.strip())

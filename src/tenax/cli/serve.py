@@ -95,7 +95,7 @@ def demo(config: Config) -> int:
 @click.option(
     "--revoke",
     metavar="ID|all",
-    help="Sign out the browser with this ID, or all browsers of all users or of NAME.",
+    help="Sign out the browser with this ID, or all browsers of all users or of NAME; then unused links end too.",
 )
 @pass_config
 def link(config: Config, user: str | None, revoke: str | None, *, lists: bool) -> int:
@@ -150,6 +150,7 @@ def _list_devices(config: Config, user: str | None) -> int:
 def _revoke(config: Config, id: str, user: str | None) -> int:  # noqa: A002  (the field's name)
     with _devices(config) as devices:
         if id == "all":
+            links_of(config).forget_codes(user)
             users = {device.user for device in devices.all(user)}
             count = sum(devices.revoke_all(each) for each in users)
             click.echo("Signed out: 1 browser." if count == 1 else f"Signed out: {count} browsers.")

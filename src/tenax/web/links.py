@@ -10,6 +10,7 @@ key that only this account can read.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -89,6 +90,13 @@ class _Codes:
             return None
         return text if fresh else None
 
+    def forget(self, text: str | None) -> None:
+        """Make the codes with this text not good any more, or all."""
+        for file in self._folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if text is None or file.read_text(encoding="utf-8") == text:
+                    file.unlink()
+
     def _file(self, code: str) -> Path:
         return self._folder / hashlib.sha256(code.encode(errors="replace")).hexdigest()
 
@@ -131,6 +139,13 @@ class Links:
     def return_code(self, code: str, user: str) -> None:
         """Make a code good again whose use failed."""
         self._codes.add(code, user)
+
+    def forget_codes(self, user: str | None) -> None:
+        """Make the links of this user, or of all users, not good any more."""
+        try:
+            self._codes.forget(user)
+        except OSError as error:
+            raise unusable(f"The codes in {self._folder} cannot be deleted", error) from error
 
     def make_confirmation(self) -> str:
         """A code for what asks for one. A person reads it in the terminal and types it into the page."""

@@ -72,7 +72,8 @@ class Signins:
         self._end({id})
 
     async def revoke_all(self, user: str) -> None:
-        """Sign out all devices of this user."""
+        """Sign out all devices of this user, and make unused links not good any more."""
+        await asyncio.to_thread(self.links.forget_codes, user)
         revoked = {device.id for device in await asyncio.to_thread(self.devices.all, user)}
         await asyncio.to_thread(self.devices.revoke_all, user)
         self._end(revoked)
