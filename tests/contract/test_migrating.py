@@ -112,7 +112,7 @@ def test_a_store_of_the_third_migration_takes_devices(bare_url: str) -> None:
     with tenax.open(bare_url, user="ada") as journal:
         assert Schedules(journal).all() == planned
         devices = Devices(journal, days=1)
-        made = devices.add("ada", "A browser")
+        made = devices.add("ada", "A browser", 80)
         assert devices.find(made.cookie) == made.device
         assert verify(journal).ok
 

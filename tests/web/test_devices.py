@@ -15,7 +15,7 @@ from tenax.config import load
 from tenax.errors import ConfigError
 from tenax.journal.devices import DEVICES_MAX, Devices
 from tenax.testing.clock import SimClock
-from tests.support.served import Page, Served, code_of
+from tests.support.served import Page, Served, code_of, free_port
 from tests.web.conftest import BOTH
 
 DAY_US = 24 * 3600 * 1_000_000
@@ -168,6 +168,22 @@ def test_a_sign_in_outlives_the_server_and_ends_with_its_days(tmp_path: Path) ->
         assert page.http.get("/api/setup").status_code == 200
 
 
+def test_a_device_of_another_port_is_refused(tmp_path: Path) -> None:
+    """Another program may have the port now: the browser gives it the cookie, and the key that was kept for the port."""
+    with Served(tmp_path) as served:
+        page = served.browser()
+        before = served.url.rpartition(":")[2]
+        assert page.http.get("/api/setup").status_code == 200
+        assert served.stop()[0] == 0
+        served.env["TENAX_PORT"] = str(free_port())
+        served.start()
+        after = served.url.rpartition(":")[2]
+        assert before != after
+        stolen = f"tenax_{after}={page.http.cookies[f'tenax_{before}']}"
+        page.http.cookies.clear()
+        assert page.http.get("/api/setup", headers={"cookie": stolen}).status_code == 401
+
+
 @pytest.mark.parametrize("days", ["0", "401", '"90"', "true"])
 def test_days_that_are_none_are_refused(tmp_path: Path, days: str) -> None:
     """In a sentence that names the setting."""
@@ -182,21 +198,22 @@ def test_old_devices_and_too_many_lose_their_rows(store_url: str) -> None:
     clock = SimClock()
     with tenax.open(store_url, clock=clock) as journal:
         devices = Devices(journal, days=90)
-        first = devices.add("ada", "First")
+        first = devices.add("ada", "First", 80)
         assert devices.find(first.cookie) == first.device
-        assert first.device.has_key(first.key)
-        assert not first.device.has_key("")
+        assert first.device.has_key(first.key, 80)
+        assert not first.device.has_key("", 80)
+        assert not first.device.has_key(first.key, 81)
         assert devices.find(f"{first.device.id}.x") is None
         clock.advance(89 * DAY_US / 1e6)
-        last = devices.add("ada", "Last")
+        last = devices.add("ada", "Last", 80)
         assert [each.name for each in devices.all("ada")] == ["Last", "First"]
         clock.advance(2 * DAY_US / 1e6)
         assert devices.find(first.cookie) is None
         assert devices.ids() == {last.device.id}
         for n in range(DEVICES_MAX):
             clock.advance(1)
-            devices.add("ada", f"{n}")
-        devices.add("bob", "His")
+            devices.add("ada", f"{n}", 80)
+        devices.add("bob", "His", 80)
         assert len(devices.all("ada")) == DEVICES_MAX
         assert devices.find(last.cookie) is None
         assert devices.revoke_all("ada") == DEVICES_MAX

@@ -1,7 +1,8 @@
 """Devices: rows of the store beside the journal. Each is a browser that a user signed in with a link.
 
 A device has two secrets: the cookie, which the browser sends to every port of the host, and the key, which only the page of
-this very port can read. The store keeps their SHA-256. Revoking a device deletes its row.
+this very port can read. The store keeps their SHA-256, that of the key together with the port of the server: on another port
+the device has to be signed in anew, because another program may have the first port now, and read its key. Revoking a device deletes its row.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class Device(msgspec.Struct, frozen=True):
     seen_at: int
     key_hash: str = ""
 
-    def has_key(self, key: str) -> bool:
-        """Whether this is the key of the device. False for a device from a list."""
-        return bool(self.key_hash) and hmac.compare_digest(_hashed(key), self.key_hash)
+    def has_key(self, key: str, port: int) -> bool:
+        """Whether this is the key of the device at this port. False for a device from a list."""
+        return bool(self.key_hash) and hmac.compare_digest(_hashed(f"{port}.{key}"), self.key_hash)
 
 
 class SignedIn(msgspec.Struct, frozen=True):
@@ -59,12 +60,12 @@ class Devices:
         self._clock = journal.clock
         self.days = days
 
-    def add(self, user: str, name: str) -> SignedIn:
-        """Sign a browser in. Devices that are too old or too many lose their rows."""
+    def add(self, user: str, name: str, port: int) -> SignedIn:
+        """Sign a browser in, with a server that listens on this port. Devices that are too old or too many lose their rows."""
         id, secret, key = secrets.token_hex(6), secrets.token_urlsafe(32), secrets.token_urlsafe(32)  # noqa: A001
         now = self._clock.now_us()
         name = name[:NAME_CHARS_MAX]
-        device = Device(id, user, name, now, now, _hashed(key))
+        device = Device(id, user, name, now, now, _hashed(f"{port}.{key}"))
         row = {"id": id, "owner": user, "name": name, "at": now,
                "cookie_hash": _hashed(secret), "key_hash": device.key_hash}  # fmt: skip
 

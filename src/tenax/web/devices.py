@@ -21,7 +21,7 @@ from tenax.web.api import Id, endpoint
 from tenax.web.house import device_of, house_of, user_of
 from tenax.web.links import ADDRESS_SECONDS, can_be_signed
 from tenax.web.problems import problem
-from tenax.web.signins import cookie_name
+from tenax.web.signins import cookie_name, port_of
 
 _BROWSERS: Final = {"Edg": "Edge", "OPR": "Opera", "Firefox": "Firefox", "FxiOS": "Firefox", "Chrome": "Chrome",
                     "CriOS": "Chrome", "Safari": "Safari"}  # fmt: skip
@@ -100,7 +100,8 @@ async def sign_in(call: Request, body: LinkCode) -> Response:
             403, "No such link", "This link was used, or is older than a quarter of an hour.", hint
         )
     try:
-        made = await asyncio.to_thread(signins.devices.add, user, _name(call.headers.get("user-agent", "")))
+        name = _name(call.headers.get("user-agent", ""))
+        made = await asyncio.to_thread(signins.devices.add, user, name, port_of(call))
     except BaseException:
         links.return_code(body.code, user)
         raise

@@ -20,7 +20,7 @@ from tenax.journal.devices import Device, Devices
 from tenax.web.links import Links
 from tenax.web.problems import problem
 
-__all__ = ["KEY_HEADER", "Signins", "cookie_name", "not_signed_in"]
+__all__ = ["KEY_HEADER", "Signins", "cookie_name", "not_signed_in", "port_of"]
 
 KEY_HEADER: Final = "Tenax-Key"
 FRESH_SECONDS: Final = 0.5
@@ -61,7 +61,7 @@ class Signins:
             return None
         key = request.headers.get(KEY_HEADER)
         if key is not None:
-            return device if device.has_key(key) else None
+            return device if device.has_key(key, port_of(request)) else None
         signature = request.query_params.get("signed", "")
         reads = request.method in {"GET", "HEAD"}
         return device if reads and self.links.is_signed(device.id, request.scope["path"], signature) else None
@@ -160,6 +160,12 @@ def cookie_name(request: Request) -> str:
     """The name of the cookie. Browsers keep the cookies of all ports of a host together."""
     port = _PORT.search(request.headers.get("host", ""))
     return f"tenax_{port[1] if port else 80}"
+
+
+def port_of(request: Request) -> int:
+    """The port that this server listens on, whatever the client calls it."""
+    server: tuple[str, int | None] | None = request.scope.get("server")
+    return (server[1] if server is not None else None) or 0
 
 
 def not_signed_in(request: Request) -> Response:
