@@ -216,5 +216,8 @@ def test_old_devices_and_too_many_lose_their_rows(store_url: str) -> None:
         devices.add("bob", "His", 80)
         assert len(devices.all("ada")) == DEVICES_MAX
         assert devices.find(last.cookie) is None
-        assert devices.revoke_all("ada") == DEVICES_MAX
-        assert [each.user for each in devices.all()] == ["bob"]
+        clock.advance(91 * DAY_US / 1e6)  # with more days they would be signed in again
+        newest = devices.all("ada", expired=True)[0]
+        assert (devices.all(), devices.revoke(newest.id, "ada")) == ([], newest)
+        assert devices.revoke_all("ada") == DEVICES_MAX - 1
+        assert [each.user for each in devices.all(expired=True)] == ["bob"]

@@ -151,7 +151,7 @@ def _revoke(config: Config, id: str, user: str | None) -> int:  # noqa: A002  (t
     with _devices(config) as devices:
         if id == "all":
             links_of(config).forget_codes(user)
-            users = {device.user for device in devices.all(user)}
+            users = {device.user for device in devices.all(user, expired=True)}
             count = sum(devices.revoke_all(each) for each in users)
             click.echo("Signed out: 1 browser." if count == 1 else f"Signed out: {count} browsers.")
         else:

@@ -71,7 +71,7 @@ class Devices:
 
         def work(tx: Tx) -> None:
             tx.run("drop_old_devices", {"since": self._since()})
-            others = [other for other in self._listed(tx) if other.user == user]
+            others = [other for other in self._listed(tx, self._since()) if other.user == user]
             for other in others[DEVICES_MAX - 1 :]:
                 tx.run("revoke_device", {"id": other.id})
             tx.run("put_device", row)
@@ -93,9 +93,9 @@ class Devices:
             return None
         return device
 
-    def all(self, user: str | None = None) -> list[Device]:
-        """The devices of this user, or of all users, the last one seen first."""
-        devices = self._store.read(self._listed)
+    def all(self, user: str | None = None, *, expired: bool = False) -> list[Device]:
+        """The devices of this user, or of all users, the last one seen first. With `expired`, also those too old."""
+        devices = self._store.read(lambda tx: self._listed(tx, 0 if expired else self._since()))
         return [device for device in devices if user in {None, device.user}]
 
     def ids(self) -> set[str]:
@@ -108,8 +108,8 @@ class Devices:
         self._store.change(lambda tx: tx.run("device_seen", where), even_incomplete=True)
 
     def revoke(self, id: str, user: str | None = None) -> Device:  # noqa: A002
-        """Sign a device out, if it is of this user or of any. Raises NoSuchConversation."""
-        found = next((device for device in self.all(user) if device.id == id), None)
+        """Sign a device out, however old, if it is of this user or of any. Raises NoSuchConversation."""
+        found = next((device for device in self.all(user, expired=True) if device.id == id), None)
         if found is None:
             raise NoSuchConversation(
                 f"There is no device {id:.60}.", hint="look at the list: tenax link --list"
@@ -118,7 +118,7 @@ class Devices:
         return found
 
     def revoke_all(self, user: str) -> int:
-        """Sign out all devices of this user. Returns how many there were."""
+        """Sign out all devices of this user, however old. Returns how many there were."""
         return len(
             self._store.change(lambda tx: tx.run("revoke_devices", {"owner": user}), even_incomplete=True)
         )
@@ -131,8 +131,8 @@ class Devices:
         """When the device needs a new link, in microseconds since 1970."""
         return device.made_at + int(self.days * _DAY_US)
 
-    def _listed(self, tx: Tx) -> list[Device]:
-        return [Device(*row) for row in tx.run("devices", {"since": self._since()})]
+    def _listed(self, tx: Tx, since: int) -> list[Device]:
+        return [Device(*row) for row in tx.run("devices", {"since": since})]
 
     def _since(self) -> int:
         return self._clock.now_us() - int(self.days * _DAY_US)

@@ -74,9 +74,9 @@ class Signins:
     async def revoke_all(self, user: str) -> None:
         """Sign out all devices of this user, and make unused links not good any more."""
         await asyncio.to_thread(self.links.forget_codes, user)
-        revoked = {device.id for device in await asyncio.to_thread(self.devices.all, user)}
+        found = await asyncio.to_thread(self.devices.all, user, expired=True)
         await asyncio.to_thread(self.devices.revoke_all, user)
-        self._end(revoked)
+        self._end({device.id for device in found})
 
     # -- streams ---------------------------------------------------------------------------------------------
 
