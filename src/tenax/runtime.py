@@ -76,7 +76,7 @@ from tenax.tools.delegate import Delegate, made_in
 from tenax.tools.gate import Allowed, Asks, Done
 from tenax.tools.schedule import UseSchedules
 from tenax.tools.shell import Finished
-from tenax.views.pages import Page, first_key
+from tenax.views.pages import Page, first_key, fold_page
 from tenax.views.transcript import Change, Key, Row, Transcript
 from tenax.views.turns import Turns
 
@@ -89,6 +89,7 @@ _UPKEEP_SECONDS = 10.0
 _COLLECT_SECONDS = 3600.0
 _TITLE_SECONDS = 30.0
 _FOLDED_AT_ONCE = 5000
+_FOLLOWED_ROWS = 50
 """How many events are folded for a figure, while everybody else waits."""
 _ANSWER_TRIES = 100
 """How often an answer is tried again while others write to the conversation."""
@@ -649,11 +650,12 @@ class Runtime:
             yield each.seq, shown.apply(each)
 
     async def _folded_before(self, conversation: str, seq: int) -> Transcript:
-        shown = Transcript()
-        for recorded in await self.journal.open(conversation) if seq > 1 else ():
-            if recorded.seq < seq:
-                shown.apply(recorded)
-        return shown
+        if seq <= 1:
+            return Transcript()
+        folded = await self.journal.apart(
+            lambda: fold_page(self._sync, conversation, None, _FOLLOWED_ROWS, upto=seq - 1)
+        )
+        return folded.shown
 
     async def live(self, conversation: str, hint: asyncio.Event) -> Live:
         """The conversation as it stands and moves, folded once for all who watch it here. Let go of it with `leave`."""

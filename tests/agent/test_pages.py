@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from itertools import combinations
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tenax.config import Config
 from tenax.errors import TenaxError
 from tenax.events import (
     ApprovalAnswered,
@@ -41,10 +43,13 @@ from tenax.events import (
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.live import Live
+from tenax.models import ScriptedModel
 from tenax.parts import Text, ToolCall
+from tenax.runtime import Runtime
 from tenax.testing import memory
 from tenax.views.pages import fold_page
-from tenax.views.transcript import WAITING, Row, Transcript
+from tenax.views.transcript import WAITING, Put, Row, Transcript
+from tests.support.runs import config_of
 
 NAME = "c_talk"
 
@@ -396,6 +401,45 @@ def test_a_page_that_is_followed_is_the_page_that_is_opened_later(
                 folded.head = each.seq
             opened = fold_page(journal, NAME, None, limit).page(limit)
             assert folded.page(limit) == opened
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.randoms(use_true_random=False), st.integers(10, 100), st.integers(1, 12))
+def test_a_page_is_folded_as_it_stood_at_an_earlier_number(seed: Random, steps: int, limit: int) -> None:
+    """With the inputs that waited then, unless what stands above was changed since."""
+    with memory() as journal:
+        writer = Writer(journal, seed.randrange)
+        for _ in range(steps):
+            writer.step()
+        then = fold_page(journal, NAME, None, limit)
+        for _ in range(20):
+            writer.step()
+        if not any(each.kind in _ELSEWHERE for each in journal.read(NAME, after=then.head)):
+            again = fold_page(journal, NAME, None, limit, upto=then.head)
+            assert again.page(limit) == then.page(limit)
+
+
+def test_who_follows_is_told_of_a_taken_message_far_above(tmp_path: Path) -> None:
+    """Also one that was sent long before, and was taken before the first read."""
+    with memory() as journal:
+        waits = Waits(journal)
+        for _ in range(100):
+            waits.writer.tell()
+        told = asyncio.run(_followed(journal, waits, config_of("sqlite", tmp_path)))
+    assert [(row.id, row.state) for row in told] == [(str(waits.asked[0]), "")]
+
+
+async def _followed(journal: Journal, waits: Waits, config: Config) -> list[Row]:
+    at = journal.head(NAME).head
+    waits.take()
+    told: list[Row] = []
+    model = ScriptedModel([])
+    async with Runtime(config, journal=journal, models=[model], serves=False) as runtime, asyncio.timeout(60):
+        async for seq, changes in runtime.follow(NAME, at):
+            told += [change.row for change in changes if isinstance(change, Put)]
+            if seq == journal.head(NAME).head:
+                break
+    return told
 
 
 def test_cut_off_answers_keep_their_place_in_a_fork() -> None:

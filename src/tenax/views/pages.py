@@ -88,8 +88,13 @@ def first_key(seq: int) -> Key:
     return (seq, -1, 0)
 
 
-def fold_page(journal: Journal, conversation: str, before: Key | None, limit: int) -> Folded:
-    """Fold the last rows before a key, or the last of all: at least as many as the limit, if there are."""
+def fold_page(
+    journal: Journal, conversation: str, before: Key | None, limit: int, *, upto: int | None = None
+) -> Folded:
+    """Fold the last rows before a key, or the last of all: at least as many as the limit, if there are.
+
+    `upto`: fold what was written up to this seq, with the inputs that waited then.
+    """
     head = journal.head(conversation)
     known = head.head
     waiting: list[Recorded] = []
@@ -97,6 +102,10 @@ def fold_page(journal: Journal, conversation: str, before: Key | None, limit: in
         # Runs take inputs meanwhile: what is written after the first look is read with the page, up to the second.
         waiting = journal.waiting(conversation)
         head = journal.head(conversation)
+    if upto is not None and upto < head.head:
+        waiting = [each for each in waiting if each.seq <= upto]
+        waiting += _taken_after(journal, conversation, upto, head.head)
+        head = msgspec.structs.replace(head, head=upto)
     end = head.head if before is None else min(before[0], head.head)
     reader = _Reader(journal, conversation, head, end, waiting)
     if end > known:
@@ -278,12 +287,24 @@ class _Reader:
                     found[seq] = fact
 
     def _events(self, after: int, upto: int) -> Iterator[Recorded]:
-        while after < upto:
-            page = self._journal.read(self._conversation, after=after, upto=upto, limit=_READ_MAX)
-            yield from page
-            if len(page) < _READ_MAX:
-                return
-            after = page[-1].seq
+        return _events(self._journal, self._conversation, after, upto)
+
+
+def _events(journal: Journal, conversation: str, after: int, upto: int) -> Iterator[Recorded]:
+    while after < upto:
+        page = journal.read(conversation, after=after, upto=upto, limit=_READ_MAX)
+        yield from page
+        if len(page) < _READ_MAX:
+            return
+        after = page[-1].seq
+
+
+def _taken_after(journal: Journal, conversation: str, seq: int, upto: int) -> Iterator[Recorded]:
+    """The inputs from before a seq that were taken after it."""
+    for each in _events(journal, conversation, seq, upto):
+        for taken in _inputs_of(each):
+            if taken <= seq and (fact := journal.fact(conversation, taken)) is not None:
+                yield fact
 
 
 def _apply(shown: Transcript, found: dict[int, Recorded]) -> None:
