@@ -12,7 +12,7 @@ import pytest
 import tenax
 from tenax.cli.serve import links_of
 from tenax.config import Config, load
-from tenax.errors import ConfigError
+from tenax.errors import CannotOpen, ConfigError
 from tenax.events import MessageUser, RunFinished, RunStarted
 from tenax.journal import LOCAL_USER
 from tenax.models import Reply
@@ -89,3 +89,35 @@ async def test_what_a_server_left_of_others_goes_on_at_its_next_start(tmp_path: 
         assert house._runtimes.keys() == {LOCAL_USER, "ada"}
     finally:
         await house.close()
+
+
+async def test_a_folder_of_one_user_that_cannot_be_made_stops_nobody_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither the start of the server nor a change of the settings; it is logged, and works once the folder does."""
+    config = config_of(f"sqlite:///{tmp_path}/tenax.db", tmp_path)
+    for user in ("ada", "bob"):
+        with tenax.open(config.store_url, user=user) as journal:
+            cut = [
+                MessageUser([Text("go")], ask=True),
+                RunStarted([2]),
+                RunFinished("interrupted", planned=True),
+            ]
+            journal.append(begin(journal), cut, run="r_1")
+    config.places.users.mkdir()
+    broken = config.places.users / "bob"
+    broken.write_text("in the way")
+    house = House(config, links_of(config), lambda: replace(config, resume="ask"))
+    try:
+        await house.start()
+        with pytest.raises(CannotOpen, match="users/bob/files cannot be made"):
+            await house.runtime("bob")
+        await house.reload()
+        for user in (LOCAL_USER, "ada"):
+            assert (await house.runtime(user)).config.resume == "ask"
+        broken.unlink()
+        assert (await house.runtime("bob")).config.resume == "ask"
+    finally:
+        await house.close()
+    logged = [record.message for record in caplog.records if "User bob is not served" in record.message]
+    assert len(logged) == 2

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from starlette.requests import Request
 
 from tenax.config import Config
-from tenax.errors import ConfigError, Refused
+from tenax.errors import ConfigError, Refused, TenaxError
 from tenax.journal import LOCAL_USER, Journal
 from tenax.journal.devices import Device, Devices
 from tenax.journal.schedules import Schedules
@@ -58,7 +59,8 @@ class House:
         left += await asyncio.to_thread(everybody.interrupted, since)
         owners = await asyncio.to_thread(Schedules.owners, self.journal)
         for user in {LOCAL_USER, *(each.user for each in left), *owners}:
-            await self.runtime(user)
+            with _unless_owner(user):
+                await self.runtime(user)
 
     async def runtime(self, user: str) -> Runtime:
         """This user's, started with the first who asks."""
@@ -92,9 +94,10 @@ class House:
         self.config = self._reload()
         self.signins.devices.days = self.config.sign_in_days
         self._seen, self._refused = seen, ""
-        for task in list(self._runtimes.values()):  # others may come meanwhile, with these settings
-            runtime = await asyncio.shield(task)  # a request that is cancelled cancels nobody
-            await runtime.configure(self.config)
+        for user, task in list(self._runtimes.items()):  # others may come meanwhile, with these settings
+            with _unless_owner(user):
+                runtime = await asyncio.shield(task)  # a request that is cancelled cancels nobody
+                await runtime.configure(self.config)
 
     async def change(self, how: Callable[..., object], *given: object, **more: object) -> None:
         """Change the settings in this way, and answer with them from now on."""
@@ -127,6 +130,17 @@ class House:
         command = "tenax" if known is not None and Path(known).resolve() == own.resolve() else str(own)
         home = os.environ.get("TENAX_HOME")
         return f"TENAX_HOME={shlex.quote(home)} {command}" if home else command
+
+
+@contextlib.contextmanager
+def _unless_owner(user: str) -> Iterator[None]:
+    """Log what goes wrong for one user, such as a folder that cannot be made: it stops nobody else."""
+    try:
+        yield
+    except TenaxError as error:
+        if user == LOCAL_USER:
+            raise
+        log.warning("User %s is not served: %s", user, error, extra={"action": "user_not_served"})
 
 
 def house_of(call: Request) -> House:
