@@ -20,7 +20,7 @@ from tenax.folders import folder_of, folders_of_users
 from tenax.journal import LOCAL_USER, Journal, exists
 from tenax.journal import open as open_journal
 from tenax.journal.base import Instance
-from tenax.journal.check import Problem, Progress, Report, engine_of, verify
+from tenax.journal.check import UNREADABLE, Problem, Progress, Report, engine_of, unreadable, verify
 from tenax.journal.schema import SCHEMA_VERSION
 from tenax.journal.witness import Missing
 from tenax.tools.sandbox import Sandbox
@@ -133,8 +133,15 @@ def _look(config: Config, findings: Findings, *, accept: bool, as_json: bool) ->
             click.echo(NO_STORE)
         return
     with open_journal(config.store_url, user=None, witness=config.places.witness) as journal:
-        alive = [each for each in journal.instances() if each.alive]
-        listed = [Alive(each.id, each.host, rfc3339(each.started_at)) for each in alive]
+        found: list[Problem] = []
+        try:
+            alive = [instance for instance in journal.instances() if instance.alive]
+            listed = [Alive(instance.id, instance.host, rfc3339(instance.started_at)) for instance in alive]
+        except UNREADABLE as error:
+            alive, listed = [], []
+            found = [
+                Problem(None, None, None, f"The running processes cannot be listed: {unreadable(error)}")
+            ]
         engine, failover = engine_of(journal), journal.store.failover()
         findings.store = Store(engine, SCHEMA_VERSION, journal.incarnation, listed, failover)
         if not as_json:
@@ -144,6 +151,7 @@ def _look(config: Config, findings: Findings, *, accept: bool, as_json: bool) ->
             journal.store.accept_loss()
             findings.accepted = True
         report = _prove(journal)
+    report = msgspec.structs.replace(report, problems=[*found, *report.problems])
     findings.ok = report.ok and (findings.accepted or not findings.missing)
     findings.problems, findings.complete = report.problems, report.complete
     findings.checked = {

@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from tenax.journal.journal import Journal
     from tenax.journal.store import Row, Store
 
-__all__ = ["PROBLEMS_MAX", "Problem", "Progress", "Report", "engine_of", "verify"]
+__all__ = ["PROBLEMS_MAX", "UNREADABLE", "Problem", "Progress", "Report", "engine_of", "unreadable", "verify"]
 
 PROBLEMS_MAX = 1000
 """`verify` stops here: a store with more is not mended one by one."""
 WHOLE_FILE_BYTES_MAX = 256 * 1024 * 1024
 """A larger SQLite file is checked table by table, so that no snapshot is held for as long as all of it takes."""
+UNREADABLE = (StoreDamaged, TypeError, ValueError)
+"""What reading a damaged row may raise: a column may hold a value of another type."""
 _PAGE = 500
 _INCREMENTAL = 2
 _DIGEST_BYTES = 32
@@ -128,8 +130,8 @@ class _Check:
         for part in parts:
             try:
                 yield from part()
-            except StoreDamaged as error:
-                yield _of_store(str(error))
+            except UNREADABLE as error:
+                yield _of_store(unreadable(error))
 
     def _step(self, further: int) -> None:
         self._done += further
@@ -178,8 +180,8 @@ class _Check:
         proof = Proof(self._store, num, owner, name, self._step)
         try:
             findings = proof.run()
-        except StoreDamaged as error:
-            findings = [(None, str(error))]
+        except UNREADABLE as error:
+            findings = [(None, unreadable(error))]
         self.conversations += 1
         self.facts += proof.facts
         self.partials += proof.partials
@@ -270,6 +272,11 @@ class _Check:
             digest.update(data)
             length += len(data)
         return length == size and digest.hexdigest() == name
+
+
+def unreadable(error: Exception) -> str:
+    """Say in a sentence what one of `UNREADABLE` means."""
+    return str(error) if isinstance(error, StoreDamaged) else f"A row holds what it cannot hold: {error}."
 
 
 def _of_store(what: str) -> Problem:

@@ -410,7 +410,7 @@ class PostgresStore(Store):
                     committing = True
                     done = tx.say(b"commit")
                 _check_commit(done)
-            except (psycopg.Error, UnicodeEncodeError) as error:
+            except (psycopg.Error, UnicodeError) as error:
                 raise self._link.judge(error, committing=committing, lost=not self._undo()) from error
             except Exception:
                 self._undo()
@@ -497,7 +497,7 @@ class PostgresStore(Store):
                 tx.flush()
             finally:
                 self._pool.putconn(connection)
-        except (psycopg.Error, UnicodeEncodeError) as error:
+        except (psycopg.Error, UnicodeError) as error:
             raise self._link.judge(error) from error
 
     def _check_use(self) -> None:

@@ -193,11 +193,14 @@ class Link:
     # -- what an error means ---------------------------------------------------------------------------------
 
     def judge(
-        self, error: psycopg.Error | UnicodeEncodeError, *, committing: bool = False, lost: bool = False
+        self, error: psycopg.Error | UnicodeError, *, committing: bool = False, lost: bool = False
     ) -> Trouble:
         """The verdict. `lost`: the connection is gone, so a commit that was on its way may have happened."""
         if isinstance(error, UnicodeEncodeError):
             raise InvalidInput("This text holds half of a surrogate pair, which is no text.") from error
+        if isinstance(error, UnicodeError):
+            damaged = StoreDamaged(f"{self.where} holds a text that is not UTF-8.", hint="run: tenax doctor")
+            return Trouble(damaged, lasting=True)
         error = _root(error)
         if isinstance(error, psycopg.DataError) and error.sqlstate in {None, "22021", "22P05"}:
             raise InvalidInput(f"PostgreSQL cannot hold this: {_said(error)}.") from error

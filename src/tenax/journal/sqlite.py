@@ -355,7 +355,7 @@ class SqliteStore(Store):
         try:
             connection = self._borrow()
             yield SqliteTx(connection)
-        except apsw.Error as error:
+        except (apsw.Error, UnicodeDecodeError) as error:
             raise self.judge(error, committing=False) from error
         finally:
             if connection is not None:
@@ -410,7 +410,7 @@ class SqliteStore(Store):
         finally:
             self._unqueue()
 
-    def judge(self, error: apsw.Error, *, committing: bool) -> Trouble:
+    def judge(self, error: apsw.Error | UnicodeDecodeError, *, committing: bool) -> Trouble:
         """What an error of SQLite means. A commit that failed may still come back after a crash."""
         where, said = self.path, _said(error)
         self._unflushed = self._unflushed or committing
@@ -819,7 +819,7 @@ class SqliteTransaction(SqliteTx):
             raise self._store.judge(failure, committing=kind is None) from failure
         finally:
             self._store.end()
-        if isinstance(error, apsw.Error):
+        if isinstance(error, apsw.Error | UnicodeDecodeError):
             raise self._store.judge(error, committing=False) from error
 
 
@@ -930,7 +930,9 @@ def _logged_pages(log: Path) -> set[int]:
     return found
 
 
-def _said(error: apsw.Error) -> str:
+def _said(error: apsw.Error | UnicodeDecodeError) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "a text in it is not UTF-8"  # the error's own words quote the text
     return str(error).removeprefix("SQLITE_").strip() or type(error).__name__
 
 
