@@ -37,6 +37,7 @@ from tenax.tools.finding import FindFiles, SearchFiles
 from tenax.tools.gate import Gate
 from tenax.tools.mcp import McpServers
 from tenax.tools.memory import UseMemory
+from tenax.tools.paths import real_folder
 from tenax.tools.recollect import SearchConversations
 from tenax.tools.redact import Redact
 from tenax.tools.sandbox import Sandbox
@@ -71,6 +72,7 @@ class Answerers:
         self.rules = Rules(config, allows=self.owner)
         self.folder = folder_of(config, journal.user or "")
         """Where the tools of this user work, as long as this lasts: another `tools.folder` holds from the next start on."""
+        real_folder(self.folder)  # from now on it is this one, whatever is put in its place
         self.mcp = McpServers(config.places.servers, config.places.state / "mcp", self._other_tools)
         """The servers whose tools are offered beside our own. They are the owner's, and nobody else's."""
         self.readers = Readers(journal, config, self._reviewer, self._made_anew)

@@ -355,7 +355,7 @@ async def test_another_spelling_of_a_name_is_refused_where_the_file_system_takes
     real_stat, real_open, real_mkdir = os.stat, os.open, os.mkdir
 
     def stored(name: str, dir_fd: int | None) -> str:
-        there = [] if dir_fd is None else os.listdir(dir_fd)  # noqa: PTH208  (a descriptor, not a path)
+        there = [] if dir_fd is None else os.listdir(f"/proc/self/fd/{dir_fd}")  # noqa: PTH208  (one may be O_PATH)
         return next((each for each in there if each.lower() == name.lower()), name)
 
     def any_stat(path: str, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:

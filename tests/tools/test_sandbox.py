@@ -28,6 +28,9 @@ import pytest
 
 from tenax.errors import ConfigError, ToolFailed
 from tenax.tools import repositories, sandbox
+from tenax.tools.base import Call
+from tenax.tools.files import ReadFile, ReadFileArgs
+from tenax.tools.finding import SearchFiles, SearchFilesArgs
 from tenax.tools.gate import Done
 from tenax.tools.sandbox import Running, Sandbox, start_bare
 from tests.support.bubblewrap import ORDINARY, ROOT, find_bwrap, inside, try_all
@@ -696,6 +699,31 @@ async def test_a_folder_that_holds_our_own_data_is_refused(folder: Path) -> None
         with pytest.raises(ToolFailed, match="Tenax's own data"):
             await sandbox.start("true", place)
     assert (await said(await sandbox.start("ls ..; true", folder / "data" / "c_1")))[0] == "c_1\n"
+
+
+@pytest.mark.parametrize("way", ["", "on/the/way"])
+async def test_a_folder_that_becomes_a_link_is_refused(folder: Path, way: str) -> None:
+    """The folder of another Tenax may hold ours: its command puts a link to the person's keys there, or on the way."""
+    work, keys = folder / way / "app", folder.parent / "keys"
+    (keys / "app").mkdir(parents=True)
+    for file in (keys / "id", keys / "app" / "id"):
+        file.write_text("hunter2")
+    assert (await said(await Sandbox().start("echo mine > mine", work)))[1] == 0
+    swapped = folder / way.partition("/")[0] if way else work
+    swap = f"mv {swapped.name} before; ln -s {keys} {swapped.name}"
+    assert (await said(await Sandbox().start(swap, folder)))[1] == 0
+    call = Call("local", "c_1", 3, "call", work)
+    for refused in (
+        Sandbox().start("cat id", work),
+        start_bare("cat id", work),
+        ReadFile().run(ReadFileArgs("id"), call),
+        SearchFiles().run(SearchFilesArgs("hunter2"), call),
+    ):
+        with pytest.raises(ToolFailed, match="cannot be"):
+            await refused
+    assert sorted(file.name for file in keys.rglob("*")) == ["app", "id", "id"], "nothing was made there"
+    assert (await said(await Sandbox().start(f"rm {swapped.name}; mv before {swapped.name}", folder)))[1] == 0
+    assert (await said(await Sandbox().start("cat mine", work)))[0] == "mine\n"
 
 
 async def test_our_own_files_in_the_system_are_covered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from tenax.errors import ToolFailed
 from tenax.rules import Rule
 from tenax.tools import seek
 from tenax.tools.base import Call, Tool
-from tenax.tools.paths import parts_of
+from tenax.tools.paths import parts_of, real_folder
 
 __all__ = ["FindFiles", "SearchFiles"]
 
@@ -138,7 +138,7 @@ def _globs(pattern: str) -> list[str]:
 async def _seek(root: Path, folder: str, glob: str, lines: str | None, denied: list[str]) -> str:
     """Have it looked for by a process, which goes when nobody waits for it any more, and by itself when its time is up."""
     asked = {
-        "folder": str(root),
+        "folder": str(real_folder(root)),
         "parts": parts_of(folder),
         "globs": _globs(glob),
         "lines": lines,

@@ -15,8 +15,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tenax.errors import ToolFailed
+from tenax.tools import seek
 
-__all__ = ["FOLDER", "explained", "file_at", "is_git", "kind", "parent_of", "parts_of"]
+__all__ = [
+    "FOLDER",
+    "explained",
+    "file_at",
+    "is_git",
+    "kind",
+    "open_folder",
+    "parent_of",
+    "parts_of",
+    "real_folder",
+]
 
 _CHARS_MAX = 4096
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -51,10 +62,36 @@ def is_git(part: str) -> bool:
     return unicodedata.normalize("NFKC", seen).casefold() in {".git", "git~1"}
 
 
+_real_folders: dict[Path, Path] = {}
+
+
+def real_folder(folder: Path) -> Path:
+    """Return the path without links, as it was when this process asked first.
+
+    A command of another Tenax, whose folder holds this one, can put a link in its place later.
+    """
+    if folder not in _real_folders:
+        real = folder.resolve()
+        _real_folders[folder] = _real_folders[real] = real  # asked for by its real path, it stays the same
+    return _real_folders[folder]
+
+
+def open_folder(folder: Path, *, make: bool = False) -> int:
+    """Open the folder in which tools work. Raises ToolFailed where it has become a link, or another OSError."""
+    try:
+        return seek.open_folder(str(real_folder(folder)), make=make)
+    except NotADirectoryError as error:
+        raise ToolFailed(
+            f"{real_folder(folder)} cannot be used: it is not the folder any more that it was when Tenax started. There "
+            "is a link or a file in its place, or on the way to it.",
+            hint="put the folder back, or restart Tenax if you moved it yourself",
+        ) from error
+
+
 @contextlib.contextmanager
 def parent_of(folder: Path, parts: list[str], *, make: bool) -> Iterator[int]:
     """The folder that holds the last of these names, open."""
-    parent = os.open(folder, FOLDER)
+    parent = open_folder(folder)
     try:
         for at, part in enumerate(parts[:-1], start=1):
             child = _enter(part, parent, "/".join(parts[:at]), make=make)

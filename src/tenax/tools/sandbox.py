@@ -29,6 +29,7 @@ import msgspec
 from tenax.errors import ConfigError, ToolFailed
 from tenax.tools.base import aside
 from tenax.tools.mounts import Protection
+from tenax.tools.paths import open_folder, real_folder
 from tenax.tools.repositories import FULL, refuse_where_full
 
 __all__ = ["FILE_BYTES_MAX", "PROCESSES_MAX", "Ending", "Running", "Sandbox", "start_bare"]
@@ -306,7 +307,7 @@ class Sandbox:
         """Begin this command line in the folder. Raises ToolFailed."""
         if why := self.why_not():
             raise ToolFailed(why)
-        protection = await aside(lambda _deserted: Protection(self._checked(folder)))
+        protection = await aside(lambda _deserted: self._protection_of(folder))
         # A caller that goes away meanwhile leaves nothing behind.
         begin = asyncio.ensure_future(self._begin(command, protection, network=network))
         try:
@@ -318,9 +319,24 @@ class Sandbox:
                 running.close()
             raise
 
+    def _protection_of(self, folder: Path) -> Protection:
+        """Look through the folder, and check that no link was put on the way to it."""
+        folder = self._checked(folder)
+        try:
+            root = open_folder(folder, make=True)
+        except OSError as error:
+            raise ToolFailed(f"The conversation's folder cannot be used: {error.strerror}.") from error
+        try:
+            protection = Protection(folder)
+            if not protection.is_folder(os.fstat(root)):
+                raise ToolFailed(f"Nothing was run: {folder} was exchanged for another folder.")
+        finally:
+            os.close(root)
+        return protection
+
     def _checked(self, folder: Path) -> Path:
         """The folder, without links on the way to it. Refuses one that holds what a command must not see."""
-        folder = folder.resolve()
+        folder = real_folder(folder)
         own = [Path(each) for each in (*_SYSTEM, *_CLOSED, "/etc", "/tmp", "/var/tmp")]  # noqa: S108  (they are kept out)
         programs = [Path(entry) for entry in _PATH.split(":")]
         kept = [*own, *programs, *_homes(), *self._hidden]
@@ -331,10 +347,6 @@ class Sandbox:
             )
         if any(folder.is_relative_to(each) for each in _CLOSED):
             raise ToolFailed(f"No command is run in {folder}: it is a part of the system.")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ToolFailed(f"The conversation's folder cannot be used: {error.strerror}.") from error
         return folder
 
     async def _begin(self, command: str, protection: Protection, *, network: bool) -> Running:
@@ -395,9 +407,9 @@ async def start_bare(command: str, folder: Path) -> Running:
     """Begin this command line without a sandbox: with all that the person may do."""
     env = {**_PLAIN, "HOME": str(Path.home())}
     try:
-        await aside(lambda _deserted: folder.mkdir(parents=True, exist_ok=True))
+        await aside(lambda _deserted: os.close(open_folder(folder, make=True)))
         process, output, shown = await _spawn(
-            ["/bin/sh", "-c", _BARE, "sh", *_shell(command)], env, folder, (), own_group=True
+            ["/bin/sh", "-c", _BARE, "sh", *_shell(command)], env, real_folder(folder), (), own_group=True
         )
     except OSError as error:
         raise ToolFailed(f"The command cannot be begun: {error.strerror}.") from error

@@ -39,6 +39,7 @@ _BEFORE_CHARS = 100
 DEPTH_MAX: Final = 100
 _MEMORY_MAX = 512 * 1024 * 1024
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_WAY = _FOLDER | getattr(os, "O_PATH", 0)  # a folder on the way may be one that we may enter and not list
 FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -225,7 +226,7 @@ class Search(Walk):
         notes = []
         try:
             with contextlib.suppress(FileNotFoundError):  # it may not have been made yet
-                self._below(os.open(root, _FOLDER & ~os.O_NOFOLLOW), parts)
+                self._below(open_folder(root), parts)
         except Enough as enough:
             notes.append(str(enough))
         if not self._found:
@@ -312,6 +313,30 @@ def with_ignores(files: list[Ignores], folder: int, path: str) -> list[Ignores]:
         return files  # there is none, or it is a link
     here = ignores(data[:BYTES_MAX].decode(errors="surrogateescape"), len(path))
     return [*files, here] if here else files
+
+
+def open_folder(path: str, *, make: bool = False) -> int:
+    """Open a folder by its absolute path, no part of which may be a link. Make what is missing. Raises OSError."""
+    folder = os.open("/", _WAY)
+    for part in filter(None, path.split("/")):
+        parent = folder
+        try:
+            folder = _open_or_make(part, parent) if make else os.open(part, _WAY, dir_fd=parent)
+        finally:
+            os.close(parent)
+    try:
+        return os.open(".", _FOLDER, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def _open_or_make(part: str, parent: int) -> int:
+    try:
+        return os.open(part, _WAY, dir_fd=parent)
+    except FileNotFoundError:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(part, dir_fd=parent)
+        return os.open(part, _WAY, dir_fd=parent)
 
 
 def _enter(part: str, parent: int, path: str) -> int:

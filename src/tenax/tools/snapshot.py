@@ -23,7 +23,7 @@ import msgspec
 
 from tenax.errors import ToolFailed
 from tenax.events import FileState
-from tenax.tools.paths import FOLDER, parent_of, parts_of
+from tenax.tools.paths import open_folder, parent_of, parts_of
 from tenax.tools.seek import DEPTH_MAX, FULL, Enough, Walk, read, with_ignores
 
 __all__ = ["BYTES_MAX", "KEPT_BYTES_MAX", "About", "Entry", "Manifest", "Snapshots", "Taken", "same"]
@@ -243,7 +243,7 @@ class _Look:
 
     def walk(self) -> None:
         try:
-            root = os.open(self._folder, FOLDER)
+            root = open_folder(self._folder)
         except FileNotFoundError:  # it may not have been made yet
             return
         try:
