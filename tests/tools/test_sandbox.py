@@ -74,6 +74,7 @@ ESCAPES = {
     ),
     "a socket of the hypervisor": ("perl -e 'socket(S, 40, 1, 0); print $!'", "not permitted"),
     "memory": ("head -c1 /dev/mem; head -c1 /dev/kmem; mknod m c 1 1; ls /dev/vda /dev/sda", r"not permitted|denied"),
+    "a copy of a mount": ("perl -e 'print syscall(467, -100, 0, 0, 0, 0), $!'", "-1.*not permitted"),
     "keyrings": ("perl -e 'print syscall({keyctl}, 0, -3, 0), $!'", "-1.*not permitted"),
     "privileges": ("grep -E 'NoNewPrivs|CapEff|CapBnd' /proc/self/status", r"CapEff:\s0+\nCapBnd:\s0+\nNoNewPrivs:\s1"),
     "setuid programs": ("su -c id; mount; id -u", r"1000\n"),
@@ -724,6 +725,42 @@ async def test_a_folder_that_becomes_a_link_is_refused(folder: Path, way: str) -
     assert sorted(file.name for file in keys.rglob("*")) == ["app", "id", "id"], "nothing was made there"
     assert (await said(await Sandbox().start(f"rm {swapped.name}; mv before {swapped.name}", folder)))[1] == 0
     assert (await said(await Sandbox().start("cat mine", work)))[0] == "mine\n"
+
+
+@pytest.mark.parametrize("place", ["prefix", "base_prefix", "path", "link"])
+async def test_a_folder_that_holds_our_own_program_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Python, its environment, and what is imported; also where only a link to it is there. A mere copy is fine."""
+    (folder / "clone" / "src" / "tenax").mkdir(parents=True)
+    (folder / "clone" / "src" / "tenax" / "__init__.py").touch()
+    assert (await said(await Sandbox().start("true", folder)))[1] == 0
+    (folder.parent / "elsewhere").mkdir()
+    (folder / "link").symlink_to(folder.parent / "elsewhere")
+    used = str(folder / ("link" if place == "link" else "clone"))
+    if place in {"path", "link"}:
+        monkeypatch.setattr(sys, "path", [*sys.path, used])
+    else:
+        monkeypatch.setattr(sys, place, used)
+    with pytest.raises(ToolFailed, match="own program is in it"):
+        await Sandbox().start("true", folder)
+    assert (await said(await Sandbox().start("true", folder / "inside")))[1] == 0
+
+
+async def test_a_folder_that_python_takes_for_tenax_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A PYTHONPATH with an empty entry imports from where Tenax was started; in a home folder, `tenax` is the tools'."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(folder.parent)])
+    assert (await said(await Sandbox().start("true", folder)))[1] == 0
+    with pytest.raises(ToolFailed, match="own program is in it"):
+        await Sandbox().start("true", folder.parent / "tenax")
+
+
+async def test_the_package_that_runs_is_not_in_the_folder_of_a_command() -> None:
+    """As in an editable installation."""
+    with pytest.raises(ToolFailed, match="own program is in it"):
+        await Sandbox().start("true", ROOT / "src")
 
 
 async def test_our_own_files_in_the_system_are_covered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

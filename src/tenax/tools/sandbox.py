@@ -20,6 +20,7 @@ import signal
 import stat
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -78,7 +79,7 @@ _BARE = (
 )
 
 _ARCHES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-_NEWER = [*range(425, 434), 442]  # io_uring, and the newer calls for mounts: the same numbers everywhere
+_NEWER = [*range(425, 434), 442, 467]  # io_uring, and the newer calls for mounts: the same numbers everywhere
 _NO_CALL = 0xFFFF
 # On x86_64, on aarch64: keyrings, mounts, namespaces, the log of the kernel, bpf, perf, userfaultfd.
 _REFUSED = (
@@ -345,6 +346,11 @@ class Sandbox:
                 f"No command is run in {folder}: it holds more than a command may touch, such as keys or Tenax's own data.",
                 hint="use a folder inside it",
             )
+        if any(each.is_relative_to(folder) for each in _own_program()) or _is_imported(folder):
+            raise ToolFailed(
+                f"No command is run in {folder}: Tenax's own program is in it, and a command could change what it runs.",
+                hint="set tools.folder to another folder, and restart Tenax",
+            )
         if any(folder.is_relative_to(each) for each in _CLOSED):
             raise ToolFailed(f"No command is run in {folder}: it is a part of the system.")
         return folder
@@ -390,6 +396,19 @@ class Sandbox:
         _go(process)
         _at_work.add(running)
         return running
+
+
+def _own_program() -> Iterator[Path]:
+    """Where the code of this process comes from: Python, its environment, our package, and all that may be imported."""
+    package = str(Path(__file__).parents[1])
+    for place in (sys.prefix, sys.base_prefix, package, *sys.path):
+        yield Path(place).absolute()  # a link in the folder could be replaced
+        yield Path(place).resolve()
+
+
+def _is_imported(folder: Path) -> bool:
+    """Return whether Python could take the folder itself for a package of ours, such as ~/tenax where ~ is imported from."""
+    return folder.name in sys.modules and folder.parent in set(_own_program())
 
 
 def _homes() -> Iterator[Path]:
