@@ -29,7 +29,7 @@ import pytest
 from tenax.errors import ConfigError, ToolFailed
 from tenax.tools import repositories, sandbox
 from tenax.tools.base import Call
-from tenax.tools.files import ReadFile, ReadFileArgs
+from tenax.tools.files import EditFile, EditFileArgs, ReadFile, ReadFileArgs, WriteFile, WriteFileArgs
 from tenax.tools.finding import SearchFiles, SearchFilesArgs
 from tenax.tools.gate import Done
 from tenax.tools.sandbox import Running, Sandbox, start_bare
@@ -313,6 +313,10 @@ NAMED = {
         "git init -q r; mkdir r/.husky; git -C r config core.hooksPath .husky",
         ["r/.husky/evil", "r/.git/config"],
     ),
+    "core.hooksPath after a byte order mark": (
+        "git init -q r; mkdir 'r/a#b'; printf '\\xef\\xbb\\xbf[core]\\nhooksPath = \"a#b\"\\n' > c; cat r/.git/config >> c; mv c r/.git/config",
+        ["r/a#b/evil"],
+    ),
     "core.hooksPath of a bare repository": (
         "git init -q --bare s; mkdir s/own; git -C s config core.hooksPath own",
         ["s/own/evil"],
@@ -417,14 +421,47 @@ async def test_a_folder_with_a_repository_stays_where_it_is(folder: Path) -> Non
 
 @pytest.mark.parametrize("name", [".git", ".git/config", ".git/hooks"])
 async def test_a_link_in_the_place_of_a_repository_is_refused(folder: Path, name: str) -> None:
-    """A command could put another there; further down it is only not covered, wherever it leads."""
+    """A command could put another there, also further down."""
     (folder / "deep").mkdir(parents=True)
     _git(folder / "deep", "init", "-q")
     (folder / "deep" / name).rename(folder.parent / "elsewhere")
     (folder / "deep" / name).symlink_to(folder.parent / "elsewhere")
-    assert (await said(await Sandbox().start("true", folder)))[1] == 0
-    with pytest.raises(ToolFailed, match=f"{name} is a link"):
+    with pytest.raises(ToolFailed, match=f"deep/{name} is a link"):
+        await Sandbox().start("true", folder)
+    with pytest.raises(ToolFailed, match=f" {name} is a link"):
         await Sandbox().start("true", folder / "deep")
+
+
+async def test_hooks_of_the_person_behind_a_link_are_refused_for_what_they_are(folder: Path) -> None:
+    """It is not said that another command moves them."""
+    _prepare(folder, "git init -q .; mkdir tools; ln -s tools .husky; git config core.hooksPath .husky")
+    with pytest.raises(ToolFailed, match=r"\.husky is a link"):
+        await Sandbox().start("true", folder)
+
+
+async def test_a_path_of_hooks_in_the_settings_of_the_person_counts_in_each_repository(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent / "home"))
+    _prepare(folder, "git init -q r; mkdir r/own ../home; git config --global core.hooksPath own")
+    output, _ = await said(await Sandbox().start("echo evil > r/own/pre-commit", folder))
+    assert "Read-only" in output
+
+
+@pytest.mark.parametrize("path", ["s/config", "s/hooks/evil", "r/shared", "r/h/evil", "r/new", "r/HEAD"])
+async def test_the_other_tools_do_not_write_what_git_runs_either(folder: Path, path: str) -> None:
+    _prepare(
+        folder,
+        "git init -q --bare s; git init -q r; cd r; mkdir h; echo x > shared; git config core.hooksPath h; "
+        "git config include.path ../shared; git config --add include.path ../new",
+    )
+    call = Call("local", "c_1", 3, "call", folder)
+    with pytest.raises(ToolFailed, match=f"{path} is not written: git finds there what to run"):
+        await WriteFile().run(WriteFileArgs(path, "evil"), call)
+    if path == "r/shared":
+        with pytest.raises(ToolFailed, match="is not written"):
+            await EditFile().run(EditFileArgs(path, "x", "evil"), call)
+    assert "r/readme was written" in await WriteFile().run(WriteFileArgs("r/readme", "x"), call)
 
 
 MOVED = {

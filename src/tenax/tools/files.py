@@ -7,6 +7,7 @@ import functools
 import os
 import re
 import stat
+import sys
 import threading
 from array import array
 from bisect import bisect_left
@@ -22,6 +23,7 @@ from tenax.rules import Rule
 from tenax.tools.base import Call, Tool, aside
 from tenax.tools.diffs import diff
 from tenax.tools.paths import explained, file_at, is_git, kind, parent_of, parts_of
+from tenax.tools.repositories import find_repositories
 from tenax.tools.seek import FILE
 
 __all__ = ["READ_BYTES_MAX", "EditFile", "ReadFile", "WriteFile", "replace"]
@@ -162,6 +164,12 @@ def _writable(path: str) -> list[str]:
     return parts
 
 
+def _refuse_protected(folder: Path, shown: str) -> None:
+    """What no command may write because git runs it, the other tools do not write either."""
+    if sys.platform == "linux" and find_repositories(folder).protects(shown):
+        raise ToolFailed(f"{shown} is not written: git finds there what to run.")
+
+
 def _read(args: ReadFileArgs, folder: Path, deserted: threading.Event) -> str:  # noqa: ARG001  (nothing to undo)
     parts = _named(args.path)
     shown = "/".join(parts)
@@ -209,6 +217,7 @@ def _write(args: WriteFileArgs, folder: Path, deserted: threading.Event, *, read
     held = None
     with explained(shown):
         folder.mkdir(parents=True, exist_ok=True)
+        _refuse_protected(folder.resolve(), shown)
         with parent_of(folder, parts, make=True) as parent:
             with contextlib.suppress(FileNotFoundError, PermissionError):  # to replace it is another right
                 held = _hold(parts[-1], parent, shown)
@@ -229,6 +238,7 @@ def _edit(args: EditFileArgs, folder: Path, deserted: threading.Event, *, readab
             raise ToolFailed(
                 f"{shown} is not UTF-8 text of at most {READ_BYTES_MAX:,} bytes: it is not edited."
             )
+        _refuse_protected(folder.resolve(), shown)
         text = _edited(args, shown, held.text)
         replace(parts[-1], parent, shown, text.encode(), deserted, held.found)
     return diff(shown, held.text, text) if readable else f"{shown} was edited. {_NOT_SHOWN}"

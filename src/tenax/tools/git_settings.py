@@ -9,7 +9,7 @@ __all__ = ["Settings", "parse_settings"]
 
 _HEADER = re.compile(r"\s*\[\s*([\w.-]+)(?:\s+\"(?:[^\"\\]|\\.)*\")?\s*\]")
 _KEY = re.compile(r"\s*([A-Za-z][\w-]*)\s*=(.*)")
-_VALUE = re.compile(r'\\(.)|"|([#;].*)|([^\\"#;]+)')
+_VALUE = re.compile(r'\\(.)|"|([#;])|([^\\"#;]+)')
 _ESCAPES = {"n": "\n", "t": "\t", "b": "\b"}
 
 
@@ -23,7 +23,8 @@ def parse_settings(text: str) -> Settings:
     """Read `core.hooksPath`, `core.worktree`, and the paths of `include` and of every `includeIf`, whatever its condition."""
     found = Settings([], [], "")
     section = ""
-    for line in text.replace("\\\r\n", "").replace("\\\n", "").splitlines():
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\\\n", "")
+    for line in text.split("\n"):
         rest = line
         if header := _HEADER.match(line):
             section, rest = header[1].lower(), line[header.end() :]
@@ -49,12 +50,8 @@ def _value(text: str) -> str:
             parts.append(_ESCAPES.get(escaped, escaped))
         elif comment and not quoted:
             break
-        elif comment:  # in quotes it is no comment: what follows is read again, up to the closing quote
-            body, _, _ = comment.partition('"')
-            parts.append(body)
-            break
-        elif plain:
-            parts.append(plain)
+        elif comment or plain:
+            parts.append(comment or plain)
         else:
             quoted = not quoted
-    return "".join(parts).strip()
+    return "".join(parts).strip(" \t\r")

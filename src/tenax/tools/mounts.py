@@ -79,12 +79,15 @@ class Protection:
 
     def update(self, pid: int, pidfd: int) -> None:
         """Protect repositories that came to be while the command runs, except a clone that may be under way."""
-        found = self._look()
+        found = self._look(is_running=True)
         self._cover(found, pid, pidfd, leave=found.unfinished)
 
-    def _look(self) -> Found:
+    def _look(self, *, is_running: bool = False) -> Found:
+        """Look through the folder. A command that runs is kept from what was found, even where none may begin."""
         found = find_repositories(self.folder)
         self._forbidden.update(dict.fromkeys(found.forbidden))
+        if found.refusal is not None and not is_running:
+            raise found.refusal
         return found
 
     def _cover(self, found: Found, pid: int, pidfd: int, leave: Collection[str] = ()) -> bool:

@@ -65,6 +65,8 @@ class Found:
         """A folder was listed, but was gone when it was opened: another look may find more."""
         self.is_exchanged = False
         """A file or folder was listed, but a link or another file stood there when it was opened."""
+        self.refusal: ToolFailed | None = None
+        """Why no command may run in the folder."""
         self.fresh_links: set[str] = set()
         """Links where a repository, its settings or its hooks are expected, in folders that were changed a moment ago."""
 
@@ -95,6 +97,10 @@ class Found:
         self._repositories[path] = Place(path, found.st_dev, found.st_ino, locked=True)
         self.hold_way(path.rpartition("/")[0])
 
+    def protects(self, path: str) -> bool:
+        """Return whether this path is one that no command may write, or lies in a repository."""
+        return any(f"{path}/".startswith(f"{kept}/") for kept in (*self._repositories, *self.forbidden))
+
     def _held(self, path: str) -> Place:
         return Place(path, *self.identities[path], locked=False)
 
@@ -104,7 +110,7 @@ def _depth(place: Place) -> int:
 
 
 def find_repositories(folder: Path) -> Found:
-    """Look through the folder. Raises ToolFailed where it cannot be looked through, or no command may run in it."""
+    """Look through the folder. Raises ToolFailed where it cannot be looked through."""
     try:
         root = os.open(folder, FOLDER | os.O_NOFOLLOW)
     except OSError as error:
@@ -136,10 +142,11 @@ class _Search:
         self._hooks: set[str] = set()
         """Relative paths of hooks: each is one in every worktree."""
         self._included = 0
+        self._personal = _personal_settings()
 
     def run(self) -> Found:
         looked: set[str] = set()
-        while self._queue and len(looked) < _FOLDERS_MAX:
+        while self._queue and len(looked) < _FOLDERS_MAX and len(self._repositories) <= _REPOSITORIES_MAX:
             path, inode, inside = self._queue.popleft()
             if path in looked:
                 continue
@@ -172,6 +179,10 @@ class _Search:
                 self._lock_named(os.path.normpath(f"{worktree}/{hooks}"), forbid=False)
         return self._found
 
+    def _refuse(self, why: str, hint: str) -> None:
+        if self._found.refusal is None:
+            self._found.refusal = ToolFailed(f"No command is run in {self._found.folder}: {why}.", hint=hint)
+
     def _refuse_closed(self, path: str, error: OSError) -> None:
         """Refuse a folder that is closed to us if we own it, or the one above it: a command could open it."""
         if error.errno != errno.EACCES:
@@ -185,11 +196,11 @@ class _Search:
                     os.close(descriptor)
                 if owner != os.geteuid():
                     return
-                raise ToolFailed(
-                    f"No command is run in {self._found.folder}: {path or 'it'} may hold a git repository, which cannot be "
-                    f"protected: {error.strerror}.",
+                self._refuse(
+                    f"{path or 'it'} may hold a git repository, which cannot be protected: {error.strerror}",
                     hint=f"chmod u+rwx {path or '.'}",
                 )
+                return
             if not path:
                 return
             path = path.rpartition("/")[0]
@@ -219,7 +230,6 @@ class _Search:
                 for entry in listed
                 if entry.name in _NAMES or entry.is_dir(follow_symlinks=False)
             }
-        self._refuse_links(path, entries)
         is_git = path.rpartition("/")[2] == ".git"
         is_bare = not inside and _is_bare(entries)
         if is_git or is_bare or (inside and entries.keys() & _INSIDE):
@@ -250,9 +260,8 @@ class _Search:
     def _count(self, path: str, *, inside: bool) -> None:
         self._repositories.append((path, inside))
         if len(self._repositories) > _REPOSITORIES_MAX:
-            raise ToolFailed(
-                f"No command is run in {self._found.folder}: it holds more than {_REPOSITORIES_MAX} git repositories, and so "
-                "many cannot be protected.",
+            self._refuse(
+                f"it holds more than {_REPOSITORIES_MAX} git repositories, and so many cannot be protected",
                 hint="use a folder inside it",
             )
 
@@ -270,20 +279,18 @@ class _Search:
     def _note_links(
         self, descriptor: int, path: str, entries: dict[str, _Entry], names: tuple[str, ...]
     ) -> None:
-        """Note links in a folder that changed so shortly ago that another command may be exchanging them."""
+        """Refuse links: a command could put another there. One that came a moment ago may be that of another command."""
         links = {_joined(path, name) for name in names if name in entries and entries[name].is_link}
-        if links and time.time_ns() - os.fstat(descriptor).st_ctime_ns < _FRESH_NS:
+        if not links:
+            return
+        is_top = _joined(path, names[0]) in {".git", ".git/config"}
+        if not is_top and time.time_ns() - os.fstat(descriptor).st_ctime_ns < _FRESH_NS:
             self._found.fresh_links |= links
-
-    def _refuse_links(self, path: str, entries: dict[str, _Entry]) -> None:
-        """Refuse a repository of the folder itself that is a link: a command could put another there."""
-        for name in {"": (".git",), ".git": ("config", "hooks")}.get(path, ()):
-            if name in entries and entries[name].is_link:
-                shown = f"{path}/{name}".lstrip("/")
-                raise ToolFailed(
-                    f"No command is run in {self._found.folder}: {shown} is a link, and a command could put another there.",
-                    hint="put in its place what it leads to",
-                )
+            return
+        self._refuse(
+            f"{min(links)} is a link, and a command could put another there",
+            hint="put in its place what it leads to",
+        )
 
     def _protect(self, descriptor: int, path: str, entries: dict[str, _Entry], *, whole: bool) -> None:
         """Protect a git directory. `whole`: it is no worktree's, so it has settings and hooks of its own."""
@@ -312,6 +319,7 @@ class _Search:
         if settings.worktree:
             worktree = str(Path(git) / settings.worktree)
         self._protect_hooks(settings, worktree)
+        self._protect_hooks(self._personal, worktree)
         files = [(_joined(git, name), settings)]
         while files:
             file, settings = files.pop()
@@ -365,7 +373,11 @@ class _Search:
             return
         try:
             self._identify(above)
-            self._lock(descriptor, above, name)
+            if stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
+                link = {name: _Entry(0, is_folder=False, is_link=True)}
+                self._note_links(descriptor, above, link, (name,))
+            else:
+                self._lock(descriptor, above, name)
         except FileNotFoundError:
             if forbid:
                 self._found.forbidden.append(path)
@@ -407,6 +419,19 @@ class _Search:
             self._found.is_exchanged = True
             return
         self._found.lock(_joined(path, name), found)
+
+
+def _personal_settings() -> Settings:
+    """What the person's own settings name: in each repository git looks there for a relative path of hooks."""
+    hooks: list[str] = []
+    for file in ("~/.gitconfig", "~/.config/git/config"):
+        with contextlib.suppress(OSError, RuntimeError):
+            path = Path(file).expanduser()
+            if path.is_file():
+                hooks += parse_settings(
+                    path.read_text("utf-8", "surrogateescape")[:_SETTINGS_BYTES_MAX]
+                ).hooks
+    return Settings(hooks, [], "")
 
 
 def _is_bare(entries: dict[str, _Entry]) -> bool:
