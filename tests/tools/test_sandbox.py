@@ -432,6 +432,16 @@ async def test_a_link_in_the_place_of_a_repository_is_refused(folder: Path, name
         await Sandbox().start("true", folder / "deep")
 
 
+@pytest.mark.parametrize("name", ["config", "hooks/pre-commit"])
+async def test_settings_with_a_second_name_are_refused(folder: Path, name: str) -> None:
+    """A command could write them by that one. Once there is only one name, commands run."""
+    _prepare(folder, f"git init -q r; echo true > r/.git/hooks/pre-commit; ln r/.git/{name} stash")
+    with pytest.raises(ToolFailed, match=f"r/.git/{name} has another name"):
+        await Sandbox().start("true", folder)
+    (folder / "stash").unlink()
+    assert (await said(await Sandbox().start("true", folder)))[1] == 0
+
+
 async def test_hooks_of_the_person_behind_a_link_are_refused_for_what_they_are(folder: Path) -> None:
     """It is not said that another command moves them."""
     _prepare(folder, "git init -q .; mkdir tools; ln -s tools .husky; git config core.hooksPath .husky")

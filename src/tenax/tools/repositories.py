@@ -419,6 +419,29 @@ class _Search:
             self._found.is_exchanged = True
             return
         self._found.lock(_joined(path, name), found)
+        self._refuse_second_names(_joined(path, name), found)
+
+    def _refuse_second_names(self, path: str, found: os.stat_result) -> None:
+        """Refuse a hard link to settings or to a hook: by its other name a command could write it."""
+        if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+            self._refuse(
+                f"{path} has another name (a hard link), by which a command could write it",
+                hint=f"cp -p {path} copy && mv copy {path}",
+            )
+        if not stat.S_ISDIR(found.st_mode):
+            return
+        try:
+            descriptor = self._open(path)
+        except OSError as error:
+            refuse_where_full(error)
+            return
+        try:
+            with os.scandir(descriptor) as hooks:
+                for hook in hooks:
+                    if hook.is_file(follow_symlinks=False):
+                        self._refuse_second_names(f"{path}/{hook.name}", hook.stat(follow_symlinks=False))
+        finally:
+            os.close(descriptor)
 
 
 def _personal_settings() -> Settings:
