@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -231,6 +232,29 @@ def test_a_code_that_is_old_or_used_is_none(tmp_path: Path) -> None:
         os.utime(file, (time.time() - 1000, time.time() - 1000))
     assert (links.user_of(old), links.use_code(old)) == (None, None)
     assert (tmp_path / "key").stat().st_mode & 0o077 == 0
+
+
+def test_a_code_is_there_with_its_whole_text_and_keeps_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody finds a code before its user is written; a use that fails gives it no new quarter of an hour."""
+    links = Links(tmp_path)
+    written = Path.write_text
+
+    def write_text(file: Path, text: str, encoding: str) -> int:
+        assert [each for each in (tmp_path / "codes").iterdir() if not each.suffix] == []
+        return written(file, text, encoding=encoding)
+
+    monkeypatch.setattr(Path, "write_text", write_text)
+    code = links.make_code("anna")
+    (file,) = (tmp_path / "codes").iterdir()
+    assert file.stat().st_mode & 0o077 == 0
+    os.utime(file, (time.time() - 800, time.time() - 800))
+    before = file.stat().st_mtime
+    with contextlib.suppress(OSError), links.using(code) as user:
+        assert (user, links.use_code(code)) == ("anna", None)
+        raise OSError("away")
+    assert (links.user_of(code), file.stat().st_mtime) == ("anna", before)
 
 
 def test_a_server_with_a_command_asks_for_a_code_from_the_terminal(shared: Served, page: Page) -> None:

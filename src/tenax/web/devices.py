@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from tenax.clock import rfc3339
 from tenax.errors import InvalidInput, TenaxError
+from tenax.journal.devices import Device
 from tenax.web.api import Id, endpoint
 from tenax.web.house import device_of, house_of, user_of
 from tenax.web.links import ADDRESS_SECONDS, can_be_signed
@@ -92,23 +93,15 @@ async def sign_in(call: Request, body: LinkCode) -> Response:
     others = {body.known, before.user if before is not None else ""} - {"", user}
     if user is not None and others and not body.replace:
         return _answer(SignIn(user, instead_of=others.pop()))
-    if user is None or links.use_code(body.code) is None:
-        if before is not None:
-            return _answer(SignIn(before.user))
-        hint = "Run `tenax link` in a terminal, and open what it prints."
-        return problem(
-            403, "No such link", "This link was used, or is older than a quarter of an hour.", hint
-        )
-    try:
+    with links.using(body.code) as used:
+        if used is None:
+            return _used(before)
         name = _name(call.headers.get("user-agent", ""))
-        made = await asyncio.to_thread(signins.devices.add, user, name, port_of(call))
-    except BaseException:
-        links.return_code(body.code, user)
-        raise
+        made = await asyncio.to_thread(signins.devices.add, used, name, port_of(call))
     if before is not None:
         with contextlib.suppress(TenaxError):  # then it stays in the list, and its cookie is gone
             await signins.revoke(before.id, before.user)
-    answer = _answer(SignIn(user, made.key))
+    answer = _answer(SignIn(used, made.key))
     seconds = signins.devices.days * _DAY_SECONDS
     secure = call.scope["scheme"] == "https"
     answer.set_cookie(cookie_name(call), made.cookie, max_age=int(seconds), httponly=True, samesite="strict", secure=secure)  # fmt: skip
@@ -162,6 +155,14 @@ async def _listed(call: Request) -> DeviceList:
             for device in found
         ]
     )
+
+
+def _used(before: Device | None) -> Response:
+    """The answer to a link that is not good any more."""
+    if before is not None:
+        return _answer(SignIn(before.user))
+    hint = "Run `tenax link` in a terminal, and open what it prints."
+    return problem(403, "No such link", "This link was used, or is older than a quarter of an hour.", hint)
 
 
 def _answer(signed: SignIn) -> Response:

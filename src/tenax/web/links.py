@@ -17,6 +17,7 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -62,9 +63,14 @@ class _Codes:
         """Keep a code, with the text that its user gets."""
         self._forget_old()
         file = self._file(code)
+        temporary = file.with_suffix(f".{secrets.token_hex(4)}")
         try:
-            file.touch(mode=0o600, exist_ok=False)
-            file.write_text(text, encoding="utf-8")
+            try:
+                temporary.touch(mode=0o600, exist_ok=False)
+                temporary.write_text(text, encoding="utf-8")
+                os.link(temporary, file)  # whoever finds the code finds its whole text
+            finally:
+                temporary.unlink(missing_ok=True)
         except OSError as error:
             raise unusable(f"No code can be made in {self._folder}", error) from error
 
@@ -77,18 +83,30 @@ class _Codes:
         except OSError:
             return None
 
-    def take(self, code: str) -> str | None:
-        """The text of a code that is still good. From now on it is not."""
+    @contextlib.contextmanager
+    def taken(self, code: str) -> Iterator[str | None]:
+        """The text of a code that is still good. From now on it is not; unless the block fails, then for the rest of its time."""
         file = self._file(code)
         taken = file.with_suffix(f".{secrets.token_hex(4)}")
         try:
             file.rename(taken)  # of two who use it at once, one does
             fresh = time.time() - taken.stat().st_mtime < self._seconds
-            text = taken.read_text(encoding="utf-8")
-            taken.unlink()
+            text = taken.read_text(encoding="utf-8") if fresh else None
         except OSError:
-            return None
-        return text if fresh else None
+            yield None
+            return
+        try:
+            yield text
+        except BaseException:
+            with contextlib.suppress(OSError):
+                taken.rename(file)
+            raise
+        taken.unlink(missing_ok=True)
+
+    def take(self, code: str) -> str | None:
+        """The text of a code that is still good. From now on it is not."""
+        with self.taken(code) as text:
+            return text
 
     def forget(self, text: str | None) -> None:
         """Make the codes with this text not good any more, or all."""
@@ -136,9 +154,9 @@ class Links:
         """The user whom this code signs in. From now on the code is not good any more."""
         return self._codes.take(code)
 
-    def return_code(self, code: str, user: str) -> None:
-        """Make a code good again whose use failed."""
-        self._codes.add(code, user)
+    def using(self, code: str) -> contextlib.AbstractContextManager[str | None]:
+        """The user whom this code signs in, as `use_code`. If the block fails, the code is good for the rest of its time."""
+        return self._codes.taken(code)
 
     def forget_codes(self, user: str | None) -> None:
         """Make the links of this user, or of all users, not good any more."""
