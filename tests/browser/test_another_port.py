@@ -116,6 +116,55 @@ def test_somebody_elses_link_asks_also_where_another_port_deleted_the_cookie(
     expect(theirs.get_by_label("Message", exact=True)).to_be_visible()
 
 
+def test_the_question_fits_a_phone_and_a_reload_says_what_to_do(serve: Serve, chromium: Chromium) -> None:
+    """However long the name is. A link that was used before begins no tour."""
+    served = serve("Yes.")
+    with chromium.window(viewport={"width": 360, "height": 640}) as phone:
+        expect(phone.enter(served).box).to_be_visible()
+        page = phone.context.new_page()
+        page.goto(served.tenax("link", "--user", "W" * 100).stdout.strip())
+        button = page.get_by_role("button", name=re.compile("^Sign in as W"))
+        expect(button).to_be_visible()
+        box = button.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= 360
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        page.reload()
+        expect(page.get_by_role("heading", name="Open the link again.")).to_be_visible()
+        link = served.tenax("link").stdout.strip()
+        for to in ("", "&to=/tour"):
+            page.goto("about:blank")
+            page.goto(link + to)
+            expect(page.get_by_label("Message", exact=True)).to_be_visible()
+        assert page.url == f"{served.url}/"
+        assert client(served).get("/conversations")["conversations"] == []
+
+
+def test_a_service_worker_that_another_program_left_is_removed_before_the_code_is_used(
+    serve: Serve, window: Window
+) -> None:
+    """It would see the key of every request."""
+    served = serve("Yes.")
+    seen: list[str] = []
+    listens = "addEventListener('fetch', event => fetch('/seen?' + event.request.headers.get('Tenax-Key')))"
+    script = f"addEventListener('activate', event => event.waitUntil(clients.claim())); {listens}"
+    window.context.route(
+        "**/hostile.js", lambda route: route.fulfill(content_type="text/javascript", body=script)
+    )
+    window.context.route("**/hostile", lambda route: route.fulfill(content_type="text/html", body="mine"))
+    window.context.on("request", lambda request: seen.append(request.url))
+    page = window.context.new_page()
+    page.goto(f"{served.url}/hostile")
+    page.evaluate(
+        "navigator.serviceWorker.register('/hostile.js').then(() => navigator.serviceWorker.ready).then(() => 0)"
+    )
+    seen.clear()
+    page.goto(served.link)
+    expect(page.get_by_label("Message", exact=True)).to_be_visible()
+    assert page.evaluate("navigator.serviceWorker.getRegistrations().then(found => found.length)") == 0
+    assert [url for url in seen if "/seen?" in url and not url.endswith("/seen?null")] == []
+
+
 def test_a_browser_is_signed_out_from_another(serve: Serve, window: Window, chromium: Chromium) -> None:
     """The list of devices names both; whoever is signed out sees that it needs a link, without a reload."""
     served = serve("Yes.")

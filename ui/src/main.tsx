@@ -11,7 +11,8 @@ function open(): void {
   render(<App />, place);
 }
 
-if (location.pathname === "/link") {
+function begin(): void {
+  if (location.pathname !== "/link") return open();
   const asked = new URLSearchParams(location.hash.slice(1));
   history.replaceState(null, "", "/link"); // the code is nobody else's business
   const done = (path: string) => {
@@ -19,4 +20,18 @@ if (location.pathname === "/link") {
     open();
   };
   render(<SignInScreen code={asked.get("code") ?? ""} to={asked.get("to")} done={done} />, place);
-} else open();
+}
+
+/** Tenax has no service worker. A program that had this port before may have left one, which would see the code and the key. */
+async function removeServiceWorkers(): Promise<boolean> {
+  if (!("serviceWorker" in navigator)) return false;
+  try {
+    const found = await navigator.serviceWorker.getRegistrations();
+    await Promise.all(found.map((each) => each.unregister()));
+    return found.length > 0;
+  } catch {
+    return false; // the browser allows none
+  }
+}
+
+void removeServiceWorkers().then((found) => (found ? location.reload() : begin()));

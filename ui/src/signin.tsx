@@ -31,17 +31,25 @@ async function arrive(to: string): Promise<string> {
   return to === "/tour" ? `/c/${encodeURIComponent((await call<Listed>("POST", "/api/tour")).id)}` : to;
 }
 
+/** Tabs sign in one after the other, so that the cookie and the key of a browser are of the same device. */
+function inTurn(work: () => Promise<void>): Promise<void> {
+  return "locks" in navigator ? navigator.locks.request("tenax.sign-in", work) : work();
+}
+
+const AGAIN = new Problem(403, "Open the link again."); // the page does not keep the code
+
 export function SignInScreen({ code, to, done }: { code: string; to: string | null; done: (path: string) => void }) {
   const [asked, ask] = useState<SignedIn | null>(null);
-  const [said, say] = useState<Problem | null>(null);
+  const [said, say] = useState<Problem | null>(code === "" ? AGAIN : null);
   const [busy, setBusy] = useState(true);
-  const go = async (replace: boolean) => {
+  const signIn = async (replace: boolean) => {
     setBusy(true);
     say(null);
     try {
       const signed = await call<SignedIn>("POST", "/api/sign-in", { code, replace, known: me() });
       if (signed.instead_of !== "") return ask(signed);
-      if (signed.key !== "") become(signed.user, signed.key); // without one the link was used before, here
+      if (signed.key === "") return done("/"); // the link was used before, here: it begins nothing
+      become(signed.user, signed.key);
       done(await arrive(target(to)));
     } catch (error) {
       say(error instanceof Problem ? error : new Problem(0, "That did not work.", "Open the link again."));
@@ -49,7 +57,10 @@ export function SignInScreen({ code, to, done }: { code: string; to: string | nu
       setBusy(false);
     }
   };
-  useEffect(() => void go(false), []);
+  const go = (replace: boolean) => inTurn(() => signIn(replace));
+  useEffect(() => {
+    if (code !== "") void go(false);
+  }, []);
   if (said !== null)
     return (
       <main class="setup">
