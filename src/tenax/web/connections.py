@@ -37,6 +37,10 @@ _PIPELINE: Final = 8
 _FRAMING: Final = 10
 """How many bytes of chunk sizes may come with a byte of a body: one-byte chunks have 5."""
 _KEY: Final = "tenax.connection"
+_LONG_HEAD: Final = (
+    "The headers of this request are too long. Other programs at this host may have set many cookies: "
+    "clear the cookies of this host, and open a new link (tenax link).\n"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +226,7 @@ class Connection(HttpToolsProtocol):
             super().data_received(data[:room])
             data = data[room:]
             if self._in_head and data:
-                self._refuse(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+                self._refuse(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _LONG_HEAD)
         if data and not self.transport.is_closing():
             # A body that came before pays for nothing that comes later.
             self._framing_bytes = max(0, self._framing_bytes) + len(data)
@@ -294,16 +298,15 @@ class Connection(HttpToolsProtocol):
         else:
             self._refuse(http.HTTPStatus.REQUEST_TIMEOUT)
 
-    def _refuse(self, status: http.HTTPStatus) -> None:
-        """Answer with this status and close. A client that does not read the answer is cut off a little later."""
+    def _refuse(self, status: http.HTTPStatus, sentence: str = "") -> None:
+        """Answer with this status and sentence, and close. A client that does not read the answer is cut off a little later."""
         if self.transport.is_closing():
             return
         idle = self.cycle is None or self.cycle.response_complete or not self.cycle.response_started
         if idle:
-            head = (
-                f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-            )
-            self.transport.write(head.encode())
+            head = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
+            length = f"content-length: {len(sentence)}\r\nconnection: close\r\n\r\n"
+            self.transport.write(f"{head}{length}{sentence}".encode())
         self.transport.close()
         self.loop.call_later(self._limits.head_seconds, self.transport.abort)
 
