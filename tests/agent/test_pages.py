@@ -35,6 +35,7 @@ from tenax.events import (
     RunFinished,
     RunLate,
     RunRecovered,
+    RunSealed,
     RunStarted,
     ToolFinished,
     ToolLate,
@@ -62,12 +63,16 @@ class Writer:
         self.draw = draw
         self.run: str | None = None
         self.runs: list[str] = []
+        self.cut: list[str] = []
+        """Runs that did not complete."""
         self.late: dict[str, int] = {}
         self.resumable: str | None = None
         self.waiting: list[int] = []
         self.steering: list[int] = []
         self.request = 0
         self.calls: list[tuple[int, str]] = []
+        self.left: list[tuple[int, str]] = []
+        """Calls of the run that was interrupted: who goes on with it makes them."""
         self.done: list[tuple[int, str]] = []
         self.over: list[tuple[int, str]] = []
         """Calls of runs that ended."""
@@ -118,7 +123,7 @@ class Writer:
         self.add(RunStarted([] if resumes else taken, resumes, int(resumes is not None)), run=name)
         if not resumes:
             del inputs[:1]
-        self.run, self.resumable, self.calls = name, None, []
+        self.run, self.resumable, self.calls = name, None, self.left if resumes else []
         self.runs.append(name)
 
     def ask(self) -> None:
@@ -159,7 +164,8 @@ class Writer:
         events: list[Event] = [MessagePartial([Text(self.text())], self.request)] if self.request else []
         self.add(*events, RunFinished(outcome, "why"), run=self.run)  # type: ignore[arg-type]
         self.resumable = self.run if outcome == "interrupted" else None
-        self.run, self.request, self.calls = None, 0, []
+        self.cut += [self.run] if outcome != "completed" else []
+        self.run, self.request, self.left, self.calls = None, 0, self.calls, []
         self.over += self.done
         self.done = []
 
@@ -175,13 +181,13 @@ class Writer:
             self.notes.append(self.add(MemoryNoted("f", 1, "added", self.text())))
 
     def files(self) -> None:
-        """A run changes files, one that ended is told to have, or a turn is put back."""
+        """A run changes files, one that was cut short is told to have, or a turn is put back."""
         run = self.run if self.run and self.draw(3) else None
         if run is None and self.turns and self.draw(2):
             undone = self.turns[self.pick(self.turns)]
             self.turns.append(str(self.add(FilesChanged(0, "", [], 1, undoes=undone))))
-        elif run or self.runs:
-            run = run or self.runs[self.pick(self.runs)]
+        elif run or self.cut:
+            run = run or self.cut[self.pick(self.cut)]
             self.add(FilesChanged(0, "", [], self.draw(3)), run=run)
             self.turns.append(run)
 
@@ -189,12 +195,14 @@ class Writer:
         if not self.runs:
             return
         run = self.runs[self.pick(self.runs)]
-        what = self.draw(4)
+        what = self.draw(6)
         if what == 0:
             self.add(RunRecovered(("recovered", "neutral")[self.draw(2)]), run=run)
         elif what == 1 and self.over:
             message, call = self.over[self.pick(self.over)]
             self.add(ToolLate(message, call, "done", self.text()), run=run)
+        elif what == 2 and run != self.run:
+            self.add(RunSealed(), run=run)
         else:
             index = self.late.get(run, 0)
             self.late[run] = index + 1
@@ -260,6 +268,31 @@ def test_pages_joined_are_the_whole_transcript(data: st.DataObject, steps: int, 
             rows
         )  # one total order: a page can be cut between any two
         assert joined(journal, limit) == rows
+
+
+def test_calls_that_another_run_made_and_late_calls_are_closed_on_every_page() -> None:
+    """A run that goes on with an interrupted one makes its calls; one that is sealed makes none."""
+    with memory() as journal:
+        writer = Writer(journal, lambda _count: 0)
+        seq = writer.add(MessageUser([Text("question")], ask=True))
+        writer.add(RunStarted([seq]), run="r0")
+        request = writer.add(ModelRequested(seq, "", "m", 1.0, []), run="r0")
+        calls = [ToolCall(name, "clock", "{}") for name in ("k0", "k1")]
+        message = writer.add(MessageAssistant([Text("look"), *calls], request), run="r0")
+        writer.add(ToolStarted(message, "k0", "clock", "once", 1.0), RunFinished("interrupted"), run="r0")
+        ends = (RunFinished("interrupted"), RunFinished("completed"))
+        for n, (call, end) in enumerate(zip(("k0", "k1"), ends, strict=True), 1):
+            writer.add(RunStarted([], f"r{n - 1}", n), run=f"r{n}")
+            writer.add(ToolStarted(message, call, "clock", "once", 1.0), run=f"r{n}")
+            writer.add(ToolFinished(message, call, "done", call), end, run=f"r{n}")
+        writer.add(RunLate(0, "tool", {"name": "clock"}), run="r1")
+        for _ in range(10):
+            writer.tell()
+        writer.add(RunSealed(), run="r1")
+        for limit in range(1, 10):
+            assert joined(journal, limit) == whole(journal)
+        states = [(row.text, row.state) for row in whole(journal) if row.kind == "tool"]
+    assert states == [("k0", "done"), ("k1", "done"), ("", "unknown")]
 
 
 def test_every_first_page_carries_all_inputs_that_wait() -> None:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenax.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
     ConversationCleared,
     ConversationRestored,
     ConversationRewound,
@@ -24,7 +26,11 @@ from tenax.events import (
     ModelRequested,
     RunFinished,
     RunLate,
+    RunSealed,
     RunStarted,
+    ToolFinished,
+    ToolHanded,
+    ToolStarted,
 )
 from tenax.views.transcript import WAITING, Key, Row, Transcript
 
@@ -45,8 +51,9 @@ _TAKERS: Final = frozenset({RunStarted.kind, ModelRequested.kind})
 _CHANGED_LATER: Final = frozenset({"memory", "files"})
 """Kinds of rows that a person takes back with an event far below."""
 _EDITS: Final = frozenset({ConversationCleared.kind, ConversationRestored.kind, ConversationRewound.kind})
-_MOVED: Final = frozenset({FilesChanged.kind, RunLate.kind})
+_MOVED: Final = frozenset({FilesChanged.kind, RunLate.kind, RunSealed.kind})
 """What a run writes and what is shown at its end."""
+_OF_CALLS: Final = (ApprovalAsked, ApprovalAnswered, ToolStarted, ToolHanded, ToolFinished)
 _SHORT: Final = 1000
 """The beginning of a conversation that is read whole."""
 
@@ -217,7 +224,7 @@ class _Reader:
             ends += [each for each in chunk if each.kind == RunFinished.kind]
             end = chunk[-1].seq
         below: dict[int, Recorded] = {}
-        self._add_ends(below, shown, ends)
+        self._add_ends(below, shown, ends, end)
         self._add_takers(below)
         ends += below.values()
         if self._may_change(shown, ends):
@@ -252,9 +259,11 @@ class _Reader:
             if not erased:
                 return
 
-    def _add_ends(self, below: dict[int, Recorded], shown: Transcript, ends: list[Recorded]) -> None:
-        """The end of the run that is open here, and the runs that went on with one that was interrupted."""
-        ends = list(ends)
+    def _add_ends(
+        self, below: dict[int, Recorded], shown: Transcript, ends: list[Recorded], known: int
+    ) -> None:
+        """The end of the run that is open here, and the runs that went on with one that was interrupted, and its calls."""
+        ends, calls = list(ends), dict[str | None, set[str]]()
         if shown.run is not None:
             ends += self._end_of(shown.run)
             below.update((each.seq, each) for each in ends if each.run == shown.run)
@@ -268,6 +277,22 @@ class _Reader:
                 found = self._end_of(following.run or "")
                 below.update((each.seq, each) for each in (following, *found))
                 ends += found
+                left = calls.get(end.run, set()) | shown.left_open(end.run or "")
+                after, upto = max(known, following.seq), found[0].seq if found else self._head.head
+                calls[following.run] = self._add_calls(below, left, after, upto)
+
+    def _add_calls(self, below: dict[int, Recorded], calls: set[str], after: int, upto: int) -> set[str]:
+        """What became of these calls in the run that went on with them. It makes them first."""
+        while calls and after < upto:
+            chunk = self._journal.read(self._conversation, after=after, upto=upto, limit=_CHUNK)
+            for each in chunk:
+                event = each.event
+                if isinstance(event, _OF_CALLS) and (name := f"{event.message}:{event.call}") in calls:
+                    below[each.seq] = each
+                    if isinstance(event, ToolFinished):
+                        calls.discard(name)
+            after = chunk[-1].seq if chunk else upto
+        return calls
 
     def _end_of(self, run: str) -> list[Recorded]:
         """The end of a run, if it has one."""

@@ -132,9 +132,16 @@ class Transcript:
 
     @property
     def settled(self) -> bool:
-        """Whether no later event of the open run changes a row that it has now."""
-        rows = (self._rows.get(name) for name in self._runs_rows.get(self._run or "", ()))
-        return self._run is None or not (self._asked or any(row.state in _OPEN for row in rows if row))
+        """Whether no later event of the open run changes a row that it has now, or a call that it goes on with."""
+        if self._run is None:
+            return True
+        rows = [self._rows.get(name) for name in self._runs_rows.get(self._run, ())]
+        rows += self._calls_of(self._run)
+        return not (self._asked or any(row.state in _OPEN for row in rows if row))
+
+    def left_open(self, run: str) -> set[str]:
+        """The calls that a run which goes on with this one makes."""
+        return {row.id for row in self._calls_of(run) if row.id in self._left_open}
 
     def knows_run(self, run: str) -> bool:
         """Whether the start of a run was folded."""

@@ -209,7 +209,7 @@ where place > :low and place <= :high and waiting = 1 and dead = 0 order by plac
 -- name: row_changes
 select place, kind, at, run, body, digest, 0 from events where place > :low and place <= :high
 and kind in ('conversation.rewound', 'conversation.cleared', 'conversation.restored', 'content.erased', 'run.late',
-             'tool.late', 'run.recovered', 'memory.noted', 'files.changed') order by place
+             'run.sealed', 'tool.late', 'run.recovered', 'memory.noted', 'files.changed') order by place
 
 -- name: next_run
 select place, kind, at, run, body, digest, 0 from events where place > :low and place <= :high and kind = 'run.started'
