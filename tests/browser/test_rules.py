@@ -68,6 +68,32 @@ def test_the_button_for_the_conversation_says_what_it_allows(serve: Serve, windo
     tab.answered("So be it.")
 
 
+def test_a_click_that_was_meant_for_something_else_is_no_answer(serve: Serve, window: Window) -> None:
+    """One in the moment in which the card appears, and the second one of a double click. A key answers at once."""
+    served = serve(Reply(calls=[WRITE]), "So be it.", Reply(calls=[WRITE]), "Again.")
+    tab = window.enter(served)
+    tab.page.evaluate("""() => {
+        window.details = [1, 2];
+        const click = () => {
+            const button = document.querySelector('.choices .main:not([data-tried])');
+            if (!button) return;
+            button.dataset.tried = 'yes';
+            for (const detail of window.details) button.dispatchEvent(new MouseEvent('click', { bubbles: true, detail }));
+        };
+        new MutationObserver(click).observe(document, { childList: true, subtree: true });
+    }""")
+    tab.say("Write it down")
+    expect(tab.page.locator(".choices .main[data-tried]")).to_be_enabled()
+    tab.button("Allow once").dispatch_event("click", {"detail": 2})
+    tab.button("No").click()
+    tab.answered("So be it.")
+    expect(tab.rows("tool", "denied")).to_have_count(1)
+    tab.page.evaluate("window.details = [0]")
+    tab.say("Once more")
+    tab.answered("Again.")
+    expect(tab.rows("tool", "done")).to_have_count(1)
+
+
 def test_a_rule_that_is_made_elsewhere_shows_on_return(serve: Serve, window: Window) -> None:
     """And for a file at the top of the folder only the file itself is offered."""
     served = serve(Reply(calls=[Call("write_file", {"path": "top.txt", "content": "x"})]), "Done.")

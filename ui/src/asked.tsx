@@ -1,24 +1,55 @@
 // A question of the model to the person, and the list that it keeps of what there is to do.
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { call, conversationPath, Problem } from "./api";
 import { keepWords, wordsOf } from "./drafts";
-import type { View } from "./state";
+import { toast, type View } from "./state";
 import type { Row } from "./types";
 import { parseArguments, visible } from "./words";
 
-/** The way to answer what waits at a row, and what came of it. */
+/** How long after a card appears a click is taken for one that was meant for what stood there before. */
+const FRESH_MS = 700;
+
+/** A pointer answers with one click, and not in the first moments after the buttons are shown. A key answers at once. */
+export function useMeant(shown = true) {
+  const [fresh, setFresh] = useState(true);
+  useEffect(() => {
+    if (!shown) return;
+    const timer = setTimeout(() => setFresh(false), FRESH_MS);
+    return () => clearTimeout(timer);
+  }, [shown]);
+  return (act: () => void) => ({
+    "aria-disabled": fresh || undefined, // and not `disabled`: that would take the focus, and the keys
+    onClick: ({ detail }: MouseEvent) => {
+      if (detail === 0 || (detail === 1 && !fresh)) act();
+    },
+  });
+}
+
+/** The way to answer what waits at a row, and what came of it. What cannot be said in the card is said beside it. */
 export function useAnswer(view: View, row: Row) {
   const [busy, setBusy] = useState(false);
   const [said, setSaid] = useState("");
+  const gone = useRef(false);
+  const problem = useRef("");
+  useEffect(
+    () => () => {
+      gone.current = true;
+      if (problem.current !== "") toast(problem.current, undefined, true);
+    },
+    [],
+  );
   const answer = async (given: string, more: { pattern?: string; words?: string } = {}) => {
     setBusy(true);
+    problem.current = "";
     const colon = row.id.indexOf(":");
     const body = { message: Number(row.id.slice(0, colon)), call: row.id.slice(colon + 1), answer: given, ...more };
     try {
       await call("POST", conversationPath(view.id, "/approvals"), body);
       setSaid("Sent.");
     } catch (error) {
-      setSaid(error instanceof Problem ? error.sentence : "That did not work.");
+      problem.current = error instanceof Problem ? error.sentence : "That did not work.";
+      if (gone.current) toast(problem.current, undefined, true);
+      setSaid(problem.current);
       setBusy(false);
     }
   };
@@ -32,6 +63,7 @@ const entries = (row: Row, name: string): unknown[] => {
 
 export function Asked({ view, row }: { view: View; row: Row }) {
   const { busy, said, answer } = useAnswer(view, row);
+  const meant = useMeant();
   const place = `${view.id}:${row.id}`;
   const [words, setWords] = useState(() => wordsOf(place));
   const write = (next: string) => {
@@ -51,7 +83,7 @@ export function Asked({ view, row }: { view: View; row: Row }) {
       <h2 dir="auto">{visible(row.touches ?? "")}</h2>
       <div class="choices">
         {entries(row, "choices").map((each) => (
-          <button key={String(each)} type="button" dir="auto" disabled={busy} onClick={() => say("once", String(each))}>
+          <button key={String(each)} type="button" dir="auto" disabled={busy} {...meant(() => say("once", String(each)))}>
             {visible(String(each))}
           </button>
         ))}
@@ -61,7 +93,7 @@ export function Asked({ view, row }: { view: View; row: Row }) {
         <button type="submit" disabled={busy || words.trim() === ""}>
           Answer
         </button>
-        <button type="button" class="quiet" disabled={busy} onClick={() => say("no")}>
+        <button type="button" class="quiet" disabled={busy} {...meant(() => say("no"))}>
           No answer
         </button>
       </form>

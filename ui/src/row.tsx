@@ -1,7 +1,7 @@
 // One row of the transcript: a message, an answer, a tool's card, or a status of the turn.
 import { useEffect, useState } from "preact/hooks";
 import { call, conversationPath, factPath } from "./api";
-import { Asked, Todo, useAnswer } from "./asked";
+import { Asked, Todo, useAnswer, useMeant } from "./asked";
 import { Parts, withoutPictures } from "./attach";
 import { FilesRow } from "./changes";
 import { fill } from "./composer";
@@ -287,6 +287,8 @@ function Approval({ view, row }: { view: View; row: Row }) {
   const { busy, said, answer } = useAnswer(view, row);
   const [question, setQuestion] = useState<Question | null>(null);
   const [open, setOpen] = useState(false);
+  const meant = useMeant();
+  const meantLater = useMeant(question !== null);
   useEffect(() => {
     let there = true;
     const take = (found: { questions: Question[] }) => {
@@ -309,12 +311,12 @@ function Approval({ view, row }: { view: View; row: Row }) {
       <Arguments row={row} />
       <div class="choices">
         {ANSWERS.map(([given, label]) => (
-          <button key={given} type="button" class={given === "once" ? "main" : ""} disabled={busy} onClick={() => void answer(given)}>
+          <button key={given} type="button" class={given === "once" ? "main" : ""} disabled={busy} {...meant(() => void answer(given))}>
             {label}
           </button>
         ))}
         {always.length > 0 && (
-          <button type="button" aria-expanded={open} disabled={busy} onClick={() => setOpen(!open)}>
+          <button type="button" aria-expanded={open} disabled={busy} {...meantLater(() => setOpen(!open))}>
             Always…
           </button>
         )}
@@ -322,7 +324,7 @@ function Approval({ view, row }: { view: View; row: Row }) {
       {here.length > 0 && (
         <div class="patterns">
           {here.map((pattern, n) => (
-            <button key={pattern} type="button" disabled={busy} onClick={() => void answer("conversation", { pattern })}>
+            <button key={pattern} type="button" disabled={busy} {...meantLater(() => void answer("conversation", { pattern }))}>
               Allow in this conversation: <code>{visible(`${row.name} ${pattern}`)}</code>
               {noted(n)}
             </button>
@@ -333,7 +335,7 @@ function Approval({ view, row }: { view: View; row: Row }) {
         <div class="patterns always">
           <p>Without asking, in every conversation, from now on. A * stands for anything, and [*] for a star. Setup lists what is allowed so, and takes it back.</p>
           {always.map((pattern, n) => (
-            <button key={pattern} type="button" disabled={busy} onClick={() => void answer("always", { pattern })}>
+            <button key={pattern} type="button" disabled={busy} {...meantLater(() => void answer("always", { pattern }))}>
               Always allow <code>{visible(`${row.name} ${pattern}`)}</code>
               {noted(n)}
             </button>
