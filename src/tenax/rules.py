@@ -21,9 +21,9 @@ PATTERN_CHARS_MAX: Final = 2000
 UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """The categories of characters that hide, or change how others look. What a call touches is told without them."""
 _JOINS: Final = re.compile("[;&|<>`$()\n\ufffd]")
-_SAFE_TO_WIDEN: Final = ("cat", "du", "git status", "head", "ls", "stat", "tail", "wc")
-"""Commands that only read and start no other program, whatever their arguments are. The subcommand belongs to the name:
-`git *` would also match `git -c alias.x='!cmd' x`."""
+_SAFE_TO_WIDEN: Final = ("cat", "du", "head", "ls", "stat", "tail", "wc")
+"""Commands that only read and start no other program, whatever their arguments are. A subcommand would belong to the name.
+There is none of `git`: even `git status` starts what `core.fsmonitor` names in the settings of the folder."""
 _Pattern = Annotated[str, Meta(min_length=1, max_length=PATTERN_CHARS_MAX)]
 
 

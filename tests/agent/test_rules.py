@@ -288,7 +288,7 @@ class Ready(Sandbox):
         return ""
 
 
-GIT = "in the sandbox: git status -s"
+LIST = "in the sandbox: ls -s"
 
 
 async def answered_here(
@@ -317,15 +317,15 @@ async def answered_here(
 @pytest.mark.parametrize(
     ("pattern", "calls", "asks_again"),
     [
-        ("", ["git status -s", "git status -s"], []),
-        ("", ["git status -s", "rm -rf secret", "git status"], ["rm -rf secret", "git status"]),
-        ("in the sandbox: git status *", ["git status -s", "git status --short -b"], []),
+        ("", ["ls -s", "ls -s"], []),
+        ("", ["ls -s", "rm -rf secret", "ls"], ["rm -rf secret", "ls"]),
+        ("in the sandbox: ls *", ["ls -s", "ls --size -a"], []),
         (
-            "in the sandbox: git status *",
-            ["git status -s", "git -c alias.x='!rm x' x", "git status -s; rm x", "git status $(rm x)",
-             "git status -s && git status -b", "git status -s\nrm x", "git statusx"],
-            ["git -c alias.x='!rm x' x", "git status -s; rm x", "git status $(rm x)",
-             "git status -s && git status -b", "git status -s\ufffdrm x", "git statusx"],
+            "in the sandbox: ls *",
+            ["ls -s", "git -c alias.x='!rm x' x", "ls -s; rm x", "ls $(rm x)",
+             "ls -s && ls -a", "ls -s\nrm x", "lsx"],
+            ["git -c alias.x='!rm x' x", "ls -s; rm x", "ls $(rm x)",
+             "ls -s && ls -a", "ls -s\ufffdrm x", "lsx"],
         ),
         ("", ["ls a && ls b", "ls a && ls b", "ls a", "ls a && ls c"], ["ls a", "ls a && ls c"]),
     ],
@@ -356,16 +356,16 @@ async def test_a_stored_yes_without_a_pattern_is_good_for_its_own_call(
         assert [line.split()[-1] for line in lines(tmp_path / "n")] == ["milk"]
 
 
-@pytest.mark.parametrize("pattern", ["*", "in the sandbox: git *", "in the sandbox: *", "git status *"])
+@pytest.mark.parametrize("pattern", ["*", "in the sandbox: git *", "in the sandbox: *", "ls *"])
 async def test_only_an_offered_pattern_is_allowed_for_the_conversation(
     config: Config, tmp_path: Path, pattern: str
 ) -> None:
     """Nothing is stored, and the question stays open."""
-    script: list[Reply | str] = [Reply(calls=[Call("shell", {"text": "git status -s"})]), "Done."]
+    script: list[Reply | str] = [Reply(calls=[Call("shell", {"text": "ls -s"})]), "Done."]
     async with hands(config, script, Lines(tmp_path / "n", name="shell", asks=True)) as runtime:
         name, _, ask = await asked(runtime)
         (question,) = await runtime.questions(name)
-        assert question.conversation == question.always == [GIT, "in the sandbox: git status *"]
+        assert question.conversation == question.always == [LIST, "in the sandbox: ls *"]
         with pytest.raises(InvalidInput, match="was not offered for this call"):
             await runtime.answer(name, ask.message, ask.call, "conversation", pattern=pattern)
         assert await told(runtime, name, ApprovalAnswered) == []
@@ -429,12 +429,12 @@ async def test_what_a_pattern_leaves_open_is_said(config: Config) -> None:
     ("touches", "wider"),
     [
         ("in the sandbox: ls -l a", ["in the sandbox: ls *"]),
-        ("in the sandbox: git status -s", ["in the sandbox: git status *"]),
+        ("in the sandbox: wc -l", ["in the sandbox: wc *"]),
         *((f"in the sandbox: {command}", []) for command in (
-            "ls", "git log -p", "git", "git status", "git -C /x status", "python -c 1", "find . -delete", "lsof x", " ls x",
+            "ls", "git log -p", "git", "git status", "git status -s", "git -C /x status", "python -c 1", "find . -delete", "lsof x", " ls x",
             "ls x; rm x", "ls $x", "ls `x`", "ls x > y", "ls x | sh", "cat <(rm x)")),
     ],
 )  # fmt: skip
 def test_a_wider_pattern_is_offered_for_few_commands_only(touches: str, wider: list[str]) -> None:
-    """Those that read whatever their arguments are, with the subcommand, and for one command in a line."""
+    """Those that read whatever their arguments are, and for one command in a line."""
     assert proposals(touches, paths=False, line=True) == [exactly(touches), *wider]
