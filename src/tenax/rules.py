@@ -48,7 +48,8 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def _holds(self, line: str) -> bool:
         """It says itself what joins the commands there, or allows every line of this kind."""
-        every = fnmatchcase(f"{line.partition(': ')[0]}: ;\ufffd", self.touches)
+        kind, before = f"{line.partition(': ')[0]}: ", self.touches.removesuffix("*")
+        every = self.touches == "*" or (before != self.touches and fnmatchcase(kind, before))
         return every or _JOINS.findall(line) == _JOINS.findall(self.touches)
 
     @property
@@ -98,4 +99,6 @@ def mistake(rule: Rule) -> str:
             return f"{name} has more than {PATTERN_CHARS_MAX:,} characters"
         if any(unicodedata.category(each) in UNSEEN for each in value):
             return f"{name} holds a character that cannot be seen"
+        if rule.verdict == "allow" and "\ufffd" in value:
+            return f"{name} holds U+FFFD, which stands for any character that cannot be seen: take it out"
     return ""

@@ -322,6 +322,9 @@ def test_who_does_not_run_tenax_allows_no_command_outside_of_the_sandbox(
         ("echo ?*", "echo $(rm -rf .)", True),
         ("grep * x", "grep a > x", True),
         ("*", "a; b | c", False),
+        ("*;*", "a; b | c", True),
+        ("*;*", "a; b", False),
+        ("[!r]*", "ls; rm -rf .", True),
     ],
 )
 def test_a_rule_for_a_command_is_none_for_what_stands_behind_it(
@@ -335,6 +338,27 @@ def test_a_rule_for_a_command_is_none_for_what_stands_behind_it(
     assert isinstance(gate.weigh("shell", arguments, call, allowed=()), Asks) == asks
     denied = Gate([shell], lambda: [Rule("allow", "*"), Rule("deny", "shell", f"*{command[:3]}*")])
     assert isinstance(denied.weigh("shell", arguments, call, allowed=()), Done)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "every"),
+    [
+        ("*", True),
+        ("*: *", True),
+        ("in the sandbox: *", True),
+        ("*x*", False),
+        ("*box*", False),
+        ("*;*", False),
+    ],
+)
+def test_a_pattern_is_for_every_command_if_nothing_of_the_command_is_in_it(
+    folder: Path, allowed: str, *, every: bool
+) -> None:
+    """One that happens to match the words before the command is not."""
+    gate = Gate([Shell(Sandbox(), REDACT)], lambda: [Rule("allow", "shell", allowed)])
+    arguments = msgspec.json.encode({"command": "x; rm -rf . | y"}).decode()
+    verdict = gate.weigh("shell", arguments, Call("local", "c_1", 3, "call", folder), allowed=())
+    assert isinstance(verdict, Allowed) == every
 
 
 async def test_without_a_sandbox_commands_run_all_the_same(

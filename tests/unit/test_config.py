@@ -421,6 +421,7 @@ X = '[models.x]\nurl = "http://h"\nname = "n"\n'
         (f'{DENY}touchs = "a"\n', r"sets rules\[1\]\.touchs", "Did you mean rules[1].touches?"),
         (f'{DENY}touches = " "\n', r"rules\[1\] in .* its touches is empty", ""),
         (f'{DENY}touches = "a\\nb"\n', r"rules\[1\] in .* cannot be seen", ""),
+        ('[[rules]]\nverdict = "allow"\ntool = "\ufffd"\n', r"rules\[1\] in .* its tool holds U\+FFFD", ""),
         ('[[rules]]\nverdict = "allow"\ntool = ""\n', r"rules\[1\] in .* its tool is empty", ""),
     ],
 )
