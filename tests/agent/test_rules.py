@@ -23,7 +23,7 @@ from tenax.tools.redact import Redact
 from tenax.tools.sandbox import Sandbox
 from tenax.tools.shell import Shell
 from tenax.tools.web import FetchPage
-from tests.support.runs import Hands, Note, NoteArgs, config_of, lines, settled, told, until
+from tests.support.runs import Hands, Note, NoteArgs, config_of, events_of, lines, settled, told, until
 
 ODD = "a[1]/b*?.txt"
 EXACT, FOLDER = "a[[]1]/b[*][?].txt", "a[[]1]/*"
@@ -342,6 +342,24 @@ async def test_a_yes_for_the_conversation_allows_what_its_pattern_matches(
         assert len(lines(tmp_path / "n")) == len(calls) - len(asks_again)
         (first, *_) = await told(runtime, name, ApprovalAnswered)
         assert first.pattern == (pattern or exactly(f"in the sandbox: {calls[0]}"))
+
+
+@pytest.mark.parametrize("edit", ["undo", "clear"])
+async def test_what_was_allowed_is_undone_and_comes_back(config: Config, tmp_path: Path, edit: str) -> None:
+    """With the answer that allowed it, also for who reads the journal again."""
+    allows = lambda turns: [rule.touches for rule in turns.allowed]  # noqa: E731
+    async with hands(config, [note("milk"), "Done."], Note(tmp_path / "n", asks=True)) as runtime:
+        name, _ = await answered_here(runtime)
+        assert allows(await runtime.lanes.turns(name)) == ["milk"]
+        await (runtime.undo if edit == "undo" else runtime.clear)(name)
+        assert allows(await runtime.lanes.turns(name)) == []
+        taken = (await events_of(runtime, name, "conversation.rewound", "conversation.cleared"))[-1].seq
+        await runtime.restore(name, taken)
+    async with hands(config, [note("milk"), "Done."], Note(tmp_path / "n", asks=True)) as runtime:
+        assert allows(await runtime.lanes.turns(name)) == ["milk"]
+        await (runtime.undo if edit == "undo" else runtime.clear)(name)
+        await runtime.submit(name, "Once more.")
+        await asked(runtime, 2, name)
 
 
 async def test_a_stored_yes_without_a_pattern_is_good_for_its_own_call(

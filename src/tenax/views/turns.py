@@ -6,7 +6,7 @@ same, whoever asks.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tenax.journal.base import Recorded
 
 __all__ = ["OpenCall", "OpenRun", "Step", "Turns"]
+
+T = TypeVar("T")
 
 
 class OpenCall(msgspec.Struct):
@@ -99,11 +101,10 @@ class Turns:
         self.last: OpenRun | None = None
         """The run that finished last."""
         self.runs: dict[str, OpenRun] = {}
-        self.allowed: list[Rule] = []
-        """What the person allowed for this conversation."""
         self.newest_person = 0
         """The last input of a person."""
-        self._killed: dict[int, dict[int, events.MessageUser]] = {}
+        self._allowed: dict[int, Rule] = {}
+        self._killed: dict[int, tuple[dict[int, events.MessageUser], dict[int, Rule]]] = {}
 
     def apply(self, recorded: Recorded) -> None:
         step = _STEPS.get(recorded.kind)
@@ -114,6 +115,11 @@ class Turns:
             step(self, recorded, event)
         elif recorded.kind in _OF_A_STEP and (run := self._of(recorded)) is not None:
             run.step = None  # erased: which call it was is not known, and none of them is made a second time
+
+    @property
+    def allowed(self) -> list[Rule]:
+        """What the person allowed for this conversation, and did not undo."""
+        return list(self._allowed.values())
 
     @property
     def steers(self) -> list[int]:
@@ -198,7 +204,7 @@ class Turns:
             call.answered = event
             # Earlier versions stored no pattern. Such an answer is good for its own call only.
             if event.answer == "conversation" and event.pattern:
-                self.allowed.append(Rule("allow", exactly(call.call.name), event.pattern))
+                self._allowed[recorded.seq] = Rule("allow", exactly(call.call.name), event.pattern)
 
     def _tool_started(self, recorded: Recorded, event: events.ToolStarted) -> None:
         if (call := self._call(recorded, event.message, event.call)) is not None:
@@ -241,13 +247,22 @@ class Turns:
 
     def _kill(self, by: int, after: int) -> None:
         """After an edit no run is gone on with: what it stood on may be another."""
-        self._killed[by] = {seq: each for seq, each in self.waiting.items() if seq > after}
-        self.waiting = {seq: each for seq, each in self.waiting.items() if seq <= after}
+        self.waiting, waiting = _parted(self.waiting, after)
+        self._allowed, allowed = _parted(self._allowed, after)
+        self._killed[by] = waiting, allowed
         self.last = None
 
     def _conversation_restored(self, _recorded: Recorded, event: events.ConversationRestored) -> None:
-        self.waiting = dict(sorted({**self.waiting, **self._killed.pop(event.of, {})}.items()))
+        waiting, allowed = self._killed.pop(event.of, ({}, {}))
+        self.waiting = dict(sorted({**self.waiting, **waiting}.items()))
+        self._allowed |= allowed
         self.last = None
+
+
+def _parted(by_seq: dict[int, T], after: int) -> tuple[dict[int, T], dict[int, T]]:
+    """What stands up to a seq, and what stands after it."""
+    kept = {seq: each for seq, each in by_seq.items() if seq <= after}
+    return kept, {seq: each for seq, each in by_seq.items() if seq > after}
 
 
 _OF_A_STEP = frozenset({events.MessageAssistant.kind, events.ToolFinished.kind, events.ToolLate.kind})
