@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import resource
 import socket
 import weakref
@@ -16,11 +17,13 @@ from typing import Any, cast
 import httpx
 import pytest
 import uvicorn
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tenax.models import Reply
+from tenax.web import app as web
 from tenax.web.connections import (
     ACCEPTS_AT_ONCE,
     Connections,
@@ -99,6 +102,10 @@ class Client:
     async def head(self) -> bytes:
         async with asyncio.timeout(WAIT):
             return await self._reader.readuntil(b"\r\n\r\n")
+
+    async def read(self, count: int) -> None:
+        async with asyncio.timeout(WAIT):
+            await self._reader.readexactly(count)
 
     async def rest(self) -> bytes:
         """Return everything until the server closes the connection."""
@@ -332,6 +339,29 @@ async def test_all_connections_together_have_a_limit() -> None:
         for person in people:
             person.send(SIGNED_IN)
             assert b"200" in await person.answer()
+
+
+def open_files() -> set[str]:
+    return {os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()}
+
+
+async def test_a_client_that_does_not_read_holds_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of the page are read before they are sent."""
+    file = tmp_path / "assets" / "large.js"
+    file.parent.mkdir()
+    file.write_bytes(b"x" * 30_000_000)
+    monkeypatch.setattr(web, "PAGE", tmp_path)
+    page = Starlette(routes=web._PAGE_ROUTES)
+    async with serving(Limits(head_seconds=LONG), app=page) as port, clients(port, 2) as (one, other):
+        one.send(b"GET /assets/large.js HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"content-type: text/javascript; charset=utf-8" in await one.head()
+        await one.read(1_000_000)
+        assert str(file) not in open_files()
+        for path in (b"none.js", b"..", b"%2e%2e/third-party.txt", b"%00", b"x" * 1000):
+            other.send(b"GET /assets/" + path + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"404" in await other.answer()
 
 
 def test_half_of_the_files_are_left_to_the_store() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from importlib import metadata
+from mimetypes import guess_type
 from pathlib import Path
 from typing import Final
 
@@ -11,10 +14,8 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
-from starlette.types import Scope
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
 
 from tenax.web import (
     attachments,
@@ -82,16 +83,35 @@ async def describe(_call: Request) -> Response:
 
 async def page(_call: Request) -> Response:
     """The one page. Which conversation it shows stands in its address."""
-    index = PAGE / "index.html"
-    if not index.exists():
+    found = await _read(PAGE / "index.html")
+    if found is None:
         return HTMLResponse(_NO_PAGE, 503)
-    return FileResponse(index, headers={"cache-control": "no-cache"})
+    found.headers["cache-control"] = "no-cache"
+    return found
+
+
+async def asset(call: Request) -> Response:
+    """A file whose name changes with its content: a browser need not ask again."""
+    found = await _read(PAGE / "assets" / call.path_params["name"])
+    if found is None:
+        return await not_found(call, Exception())
+    found.headers["cache-control"] = "public, max-age=31536000, immutable"
+    return found
 
 
 async def notice(call: Request) -> Response:
     """Whose work the page is built from."""
-    file = PAGE / "third-party.txt"
-    return FileResponse(file) if file.exists() else await not_found(call, Exception())
+    return await _read(PAGE / "third-party.txt") or await not_found(call, Exception())
+
+
+async def _read(file: Path) -> Response | None:
+    """Answer with a file of the page. It is read at once: a client that does not read holds no open file."""
+
+    def read() -> bytes | None:
+        return file.read_bytes() if os.path.isfile(file) else None  # noqa: PTH113  (False for every bad name)
+
+    found = await asyncio.to_thread(read)
+    return None if found is None else Response(found, media_type=guess_type(file.name)[0])
 
 
 async def not_found(call: Request, _error: Exception) -> Response:
@@ -102,25 +122,18 @@ async def not_allowed(call: Request, _error: Exception) -> Response:
     return problem(405, "Not like this", f"{call.method} is not for {call.scope['path'][:200]}.")
 
 
-class _Assets(StaticFiles):
-    """Files whose names change with their content: a browser need not ask again."""
-
-    async def get_response(self, path: str, scope: Scope) -> Response:
-        answer = await super().get_response(path, scope)
-        answer.headers["cache-control"] = "public, max-age=31536000, immutable"
-        return answer
+_PAGE_ROUTES: Final = (
+    Route("/assets/{name}", asset, middleware=[Middleware(GZipMiddleware)]),
+    *(Route(path, page) for path in ("/", "/link", "/setup", "/memory", "/c/{id}")),
+    Route("/third-party.txt", notice),
+)
 
 
 def application(house: House) -> Starlette:
     """The application around this house."""
     public = frozenset(each.path for each in endpoints() if each.public)
-    routes: list[Route | Mount] = [each.route for each in endpoints()]
-    routes += [
-        Route("/api/openapi.json", describe),
-        Mount("/assets", GZipMiddleware(_Assets(directory=PAGE / "assets", check_dir=False))),
-        *(Route(path, page) for path in ("/", "/link", "/setup", "/memory", "/c/{id}")),
-        Route("/third-party.txt", notice),
-    ]
+    routes = [each.route for each in endpoints()]
+    routes += [Route("/api/openapi.json", describe), *_PAGE_ROUTES]
     app = Starlette(
         routes=routes,
         exception_handlers={404: not_found, 405: not_allowed},
