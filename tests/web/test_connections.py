@@ -255,6 +255,27 @@ async def test_a_body_that_drips_ends() -> None:
         assert await client.answer() == b"HTTP/1.1 200 OK 100000 bytes"
 
 
+async def test_an_answer_that_is_not_read_ends() -> None:
+    """A client that reads it slowly gets all of it."""
+    size = 10_000_000
+    lost = asyncio.Event()
+
+    async def answers(scope: Scope, receive: Receive, send: Send) -> None:
+        weakref.finalize(scope["state"]["tenax.connection"], lost.set)
+        await PlainTextResponse(b"x" * size)(scope, receive, send)
+
+    limits = Limits(head_seconds=LONG, write_seconds=0.5, body_bytes=1)
+    async with serving(limits, app=answers) as port, clients(port, 2) as (one, other):
+        one.send(SIGNED_IN)
+        await one.read(size)
+        other.send(SIGNED_IN)
+        async with asyncio.timeout(WAIT):
+            await lost.wait()
+        assert 0 < len(await other.rest()) < size
+        one.send(SIGNED_IN)
+        await one.read(size)
+
+
 async def test_strangers_at_the_limit_stop_nobody_who_has_signed_in() -> None:
     """The oldest stranger makes room for the next connection, which may be a person's."""
     limits = Limits(strangers=4, head_seconds=LONG)

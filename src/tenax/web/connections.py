@@ -56,6 +56,8 @@ class Limits:
     body_seconds: float = 30.0
     body_bytes: int = 16_384
     """Of a body that is not at its end, at least this much must arrive in `body_seconds`."""
+    write_seconds: float = 60.0
+    """In this time a client must read all of an answer, or `body_bytes` of it."""
 
     @classmethod
     def of_process(cls) -> Limits:
@@ -193,16 +195,21 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._body_bytes = 0
         self._framing_bytes = 0
+        self._write_timer: asyncio.TimerHandle | None = None
         self._running: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
         self._descriptor = transport.get_extra_info("socket").fileno()
         self._connections.attach(self._descriptor, self)
+        transport.set_write_buffer_limits(
+            high=0
+        )  # so that `pause_writing` tells of everything that is not read
         self._begin_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._set_timer(None)
+        self._end_write_timer()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
         # uvicorn tells only the last request, not the one that is being answered.
@@ -262,6 +269,30 @@ class Connection(HttpToolsProtocol):
         self._set_timer(None)
         self._framing_bytes = 0
         super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._begin_write_timer()
+
+    def resume_writing(self) -> None:
+        self._end_write_timer()
+        super().resume_writing()
+
+    def _begin_write_timer(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._write_timer = self.loop.call_later(self._limits.write_seconds, self._end_write, left)
+
+    def _end_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def _end_write(self, left: int) -> None:
+        if left - self.transport.get_write_buffer_size() >= self._limits.body_bytes:
+            self._begin_write_timer()
+            return
+        log.warning("A client did not read its answer; its connection was closed.")
+        self.transport.abort()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401  (any application)
         self._running = cycle
