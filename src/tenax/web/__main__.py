@@ -63,6 +63,7 @@ async def _serve(config: Config, descriptor: int, profile: str | None) -> int:
             backlog=ACCEPTS_AT_ONCE,
             log_config=None,
             access_log=False,
+            timeout_keep_alive=75,
             timeout_graceful_shutdown=2,
             server_header=False,
             lifespan="off",
