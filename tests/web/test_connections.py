@@ -46,7 +46,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     """Read the body and tell its length. A cookie is a sign-in."""
     request = Request(scope, receive)
     if "cookie" in request.headers:
-        note_signed_in(scope)
+        note_signed_in(scope, request.headers["cookie"])
     body = await request.body()
     await PlainTextResponse(f"{len(body)} bytes")(scope, receive, send)
 
@@ -358,6 +358,21 @@ async def test_all_connections_together_have_a_limit() -> None:
         async with clients(port) as (stranger,):
             assert await stranger.rest() == b""
         for person in people:
+            person.send(SIGNED_IN)
+            assert b"200" in await person.answer()
+
+
+async def test_one_user_does_not_keep_others_out() -> None:
+    """Where everybody has signed in, the oldest connection is closed of the user who has the most."""
+    limits = Limits(total=12, head_seconds=LONG)
+    async with serving(limits) as port, clients(port) as (person,), clients(port, 11) as many:
+        for client in (person, *many):
+            client.send(SIGNED_IN.replace(b"in", b"me") if client is person else SIGNED_IN)
+            assert b"200" in await client.answer()
+        async with clients(port) as (newcomer,):
+            newcomer.send(SIGNED_IN)
+            assert b"200" in await newcomer.answer()
+            assert await many[0].rest() == b""
             person.send(SIGNED_IN)
             assert b"200" in await person.answer()
 

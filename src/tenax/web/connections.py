@@ -2,8 +2,8 @@
 
 A client that opens connections and sends nothing must not keep others out, take the descriptors that the store needs, or
 fill the log. The listening socket counts what it accepts and what is closed again. At the limit of connections that have
-not signed in, it ends the oldest of them, from the address that has the most if that is more than a few. A connection that has signed in is never
-ended that way.
+not signed in, it ends the oldest of them, from the address that has the most if that is more than a few. A connection
+that has signed in is ended only where all of them have: the oldest of the user who has the most, if that is more than a few.
 """
 
 from __future__ import annotations
@@ -89,26 +89,32 @@ class Connections:
         return len(self._open) >= self.limits.total or len(self._strangers) >= self.limits.strangers
 
     def make_room(self) -> bool:
-        """End a stranger, unless one is ending already. Return False where everybody has signed in."""
-        # A proxy's connections end only where nobody else is left to end: it speaks for many people.
+        """End one connection, unless one is ending already. Return False where everybody who has signed in has few."""
+        # A proxy's connections end only where no other stranger is left to end: it speaks for many people.
         strangers = list(self._strangers.values())
-        found = strangers or [each for each in self._open.values() if not each.signed_in]
-        counts = Counter(each.network for each in found)
+        found = strangers or [each for each in self._open.values() if each.user is None]
+        signed_in = not found
+        if signed_in:
+            found = list(self._open.values())
+        counts = Counter(each.owner for each in found)
         most = max(counts.values(), default=0)
+        few = most <= self.limits.fair
+        if signed_in and few:
+            return False
         # With many addresses, the one that has the most may be an honest browser.
         oldest = next(
-            (
-                each
-                for each in found
-                if (most <= self.limits.fair or counts[each.network] == most) and each.protocol is not None
-            ),
+            (each for each in found if (few or counts[each.owner] == most) and each.protocol is not None),
             None,
         )
         if oldest is not None and oldest.protocol is not None and not any(each.ending for each in found):
             oldest.ending = True
             oldest.protocol.transport.abort()
-            log.warning("There are too many connections that have not signed in; the oldest was closed.")
-        return bool(found)
+            log.warning(
+                "There are too many connections; the oldest was closed of the user who has the most."
+                if signed_in
+                else "There are too many connections that have not signed in; the oldest was closed."
+            )
+        return True
 
     def add(self, accepted: _Accepted) -> None:
         descriptor = accepted.fileno()
@@ -126,11 +132,11 @@ class Connections:
         if accepted is not None:
             accepted.protocol = protocol
 
-    def sign_in(self, descriptor: int) -> None:
+    def sign_in(self, descriptor: int, user: str) -> None:
         self._strangers.pop(descriptor, None)
         accepted = self._open.get(descriptor)
         if accepted is not None:
-            accepted.signed_in = True
+            accepted.user = user
 
 
 class _Accepted(socket.socket):
@@ -142,9 +148,14 @@ class _Accepted(socket.socket):
         self.host = host
         self.network = _network(host)
         self.protocol: Connection | None = None
-        self.signed_in = False
+        self.user: str | None = None
         self.ending = False
         connections.add(self)
+
+    @property
+    def owner(self) -> str:
+        """Who is counted for it: its user, or before the sign-in its network."""
+        return self.network if self.user is None else self.user
 
     def close(self) -> None:
         self._connections.discard(self.fileno())
@@ -220,9 +231,9 @@ class Connection(HttpToolsProtocol):
         self.pipeline.clear()
         self._running = self.cycle = self.scope = None  # type: ignore[assignment]
 
-    def sign_in(self) -> None:
-        """Count this connection no longer as a stranger's."""
-        self._connections.sign_in(self._descriptor)
+    def sign_in(self, user: str) -> None:
+        """Count this connection as this user's, no longer as a stranger's."""
+        self._connections.sign_in(self._descriptor, user)
 
     def data_received(self, data: bytes) -> None:
         if self._timer is None and (self.cycle is None or self.cycle.response_complete):
@@ -349,11 +360,11 @@ class Connection(HttpToolsProtocol):
             self._timer = self.loop.call_later(seconds, work)
 
 
-def note_signed_in(scope: MutableMapping[str, Any]) -> None:
-    """Tell the limits that this request comes from somebody who has signed in."""
+def note_signed_in(scope: MutableMapping[str, Any], user: str) -> None:
+    """Tell the limits that this request comes from this user, who has signed in."""
     connection = scope.get("state", {}).get(_KEY)
     if isinstance(connection, Connection):
-        connection.sign_in()
+        connection.sign_in(user)
 
 
 class FewLines(logging.Filter):

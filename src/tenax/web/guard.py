@@ -62,7 +62,7 @@ class Guard:
         if refused is None and path.startswith("/api/") and path not in self._public:
             refused = await self._sign_in(request, state)
             if state["user"] is not None:
-                note_signed_in(scope)
+                note_signed_in(scope, state["user"])
 
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
