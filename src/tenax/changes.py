@@ -126,6 +126,7 @@ class Changes:
 
     def __init__(self, journal: AsyncJournal, folder: Path, place: Path, hidden: Iterable[Path] = ()) -> None:
         self._journal = journal
+        self._user = journal.user or ""
         self._folder = folder
         self._snapshots = Snapshots(folder, place, hidden)
         self._rests_until = 0.0
@@ -143,7 +144,7 @@ class Changes:
         undoes: str = "",
     ) -> AsyncIterator[Watch]:
         """Keep the folder as it is now, then let the call be made."""
-        about = About(self._journal.user or "", conversation, run, message, call, list(also), undoes)
+        about = About(self._user, conversation, run, message, call, list(also), undoes)
         taken = await self._take(about)
         try:
             yield Watch(self, about, taken)
@@ -159,7 +160,7 @@ class Changes:
         try:
             await self.soon(self.settle(about.conversation))
             async with asyncio.timeout(_LOOK_SECONDS):
-                return await aside(lambda _deserted: self._snapshots.take(about), Taken.drop)
+                return await aside(lambda _deserted: self._snapshots.take(about), Taken.drop, user=self._user)
         except (ToolFailed, TimeoutError, OSError) as error:
             log.warning("%s %s", _NOT_LOOKED, error, extra={"action": "changes_missed"})
             return None
@@ -172,7 +173,7 @@ class Changes:
         missed, now = _NOT_LOOKED, None
         moved: list[tuple[str, Entry | None, Entry | None]] = []
         if taken is not None:
-            now, moved = await aside(lambda _deserted: self._snapshots.moved(taken))
+            now, moved = await aside(lambda _deserted: self._snapshots.moved(taken), user=self._user)
             missed = taken.before.missed or now.missed
             moved = [each for each in moved if not about.undoes or each[0] in about.also]
         ends = itertools.accumulate(len(path.encode()) for path, _, _ in moved)
@@ -215,9 +216,8 @@ class Changes:
 
     async def settle(self, conversation: str | None = None) -> None:
         """Tell what calls changed whose process is gone: in this conversation, or in all."""
-        user = self._journal.user or ""
-        mine = lambda about: about.user == user and conversation in {None, about.conversation}  # noqa: E731
-        left = await aside(lambda _deserted: self._snapshots.left(mine), _let_go)
+        mine = lambda about: about.user == self._user and conversation in {None, about.conversation}  # noqa: E731
+        left = await aside(lambda _deserted: self._snapshots.left(mine), _let_go, user=self._user)
         try:
             for taken in left:
                 with contextlib.suppress(Gone, NoSuchConversation):
@@ -246,7 +246,7 @@ class Changes:
 
     async def forget(self) -> None:
         """What was erased or deleted is not kept beside the store either."""
-        await aside(lambda _deserted: self._snapshots.forget())
+        await aside(lambda _deserted: self._snapshots.forget(), user=self._user)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class Changes:
         return [await self._shown(conversation, each) for each in found[-_TURNS_MAX:]]
 
     async def _shown(self, conversation: str, turn: _Turn) -> TurnChanges:
-        here = self._journal.user == LOCAL_USER
+        here = self._user == LOCAL_USER
         if not here:  # earlier versions gave all users the owner's folder: the files in it are the owner's
             with contextlib.suppress(InvalidInput):
                 here = await self._is_here(conversation, turn)
@@ -343,7 +343,7 @@ class Changes:
                 if each.before is not None and each.before.blob is not None:
                     data = await self._journal.get_blob(each.before.blob)
                 try:
-                    await aside(partial(_restore, self._folder, each, data))
+                    await aside(partial(_restore, self._folder, each, data), user=self._user)
                     done.append(path)
                 except ToolFailed as error:
                     left[path] = str(error)

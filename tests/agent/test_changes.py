@@ -27,8 +27,8 @@ from tenax.models import Call, Reply, ScriptedModel
 from tenax.rules import Rule
 from tenax.runtime import Runtime
 from tenax.tools import snapshot
+from tenax.tools.base import THREAD, Tool
 from tenax.tools.base import Call as Made
-from tenax.tools.base import Tool
 from tenax.tools.files import EditFile, ReadFile, WriteFile
 from tenax.views.transcript import Row
 from tests.support.runs import Hands, asked, config_of, events_of, outcomes, told
@@ -408,7 +408,7 @@ async def test_a_system_that_gives_no_more_threads_fails_no_turn(
     start = threading.Thread.start
 
     def none_left(thread: threading.Thread) -> None:
-        if thread.name == "tenax-tool":
+        if thread.name.startswith(THREAD):
             raise RuntimeError("can't start new thread")
         start(thread)
 

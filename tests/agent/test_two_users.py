@@ -7,6 +7,7 @@ import dataclasses
 import platform
 import sys
 import tempfile
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -37,8 +38,8 @@ from tenax.models import Call, Reply, Script, ScriptedModel
 from tenax.parts import File, Text
 from tenax.runtime import Runtime, open_store
 from tenax.tools import sandbox
+from tenax.tools.base import THREADS_MAX, Tool, aside
 from tenax.tools.base import Call as Made
-from tenax.tools.base import Tool
 from tests.support.bubblewrap import find_bwrap
 from tests.support.runs import Hands, asked, config_of, told
 
@@ -302,6 +303,52 @@ async def test_what_the_other_changes_at_the_same_time_is_not_in_ones_journal(
         assert (await runtime.put_back(name, turn.turn)).done == [f"by-{here.name}.txt"]
         assert (here / f"by-{here.name}.txt").exists() is False
         assert (there / f"by-{there.name}.txt").exists() is True
+
+
+class Hang(Tool[WaitArgs]):
+    """Does blocking work as often as one user may at a time, until `release`."""
+
+    name, description, args, effect, seconds, asks = "hang", "Hangs.", WaitArgs, "pure", 120.0, False
+
+    def __init__(self) -> None:
+        self.begun, self.release = threading.Semaphore(0), threading.Event()
+
+    def touches(self, args: WaitArgs, call: Made) -> str:
+        return "nothing"
+
+    def _work(self, _deserted: threading.Event) -> None:
+        self.begun.release()
+        self.release.wait(SECONDS)
+
+    async def run(self, args: WaitArgs, call: Made) -> str:
+        if call.user == BOB:
+            await asyncio.gather(*(aside(self._work) for _ in range(THREADS_MAX)))
+        return await aside(lambda _deserted: "done")
+
+
+async def test_calls_of_one_user_that_hang_take_no_threads_from_the_other(config: Config) -> None:
+    """Bob has as many as one may have; the owner's call is made all the same."""
+    hang = Hang()
+    script = [Reply(calls=[Call("hang", {})]), Reply("Done.")]
+    async with AsyncExitStack() as undo:
+        journal = open_store(config)
+        undo.callback(journal.close)
+        both = {}
+        for user in (BOB, LOCAL_USER):
+            runtime = Hands(config, user=user, journal=journal.of(user), models=[ScriptedModel(script)])
+            both[user] = await undo.enter_async_context(runtime.with_tools(hang))
+        undo.callback(hang.release.set)
+        name = await both[BOB].new()
+        seq = (await both[BOB].submit(name, "Go.")).seq
+        for _ in range(THREADS_MAX):
+            assert await asyncio.to_thread(hang.begun.acquire, timeout=SECONDS)
+        hers = await both[LOCAL_USER].new()
+        await asked(both[LOCAL_USER], hers, "Go.")
+        (result,) = await told(both[LOCAL_USER], hers, ToolFinished)
+        assert (result.outcome, result.text) == ("done", "done")
+        hang.release.set()
+        async with asyncio.timeout(SECONDS):
+            await both[BOB].finished(name, seq)
 
 
 async def test_a_turn_that_worked_in_the_owners_folder_cannot_be_put_back_by_another(config: Config) -> None:

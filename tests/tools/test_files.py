@@ -19,7 +19,7 @@ import pytest
 
 from tenax.errors import ToolFailed
 from tenax.rules import Rule
-from tenax.tools.base import THREADS_MAX, Call, aside
+from tenax.tools.base import THREAD, THREADS_MAX, Call, aside
 from tenax.tools.files import READ_BYTES_MAX, EditFile, EditFileArgs, ReadFile, WriteFile, WriteFileArgs
 from tenax.tools.gate import Allowed, Done, Gate
 
@@ -478,7 +478,7 @@ async def test_a_write_that_nobody_waits_for_changes_nothing(
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await writing
-    threads = [each for each in threading.enumerate() if each.name == "tenax-tool"]
+    threads = [each for each in threading.enumerate() if each.name.startswith(THREAD)]
     released.set()
     for each in threads:
         each.join(60)
@@ -490,7 +490,7 @@ async def test_blocking_work_knows_when_nobody_waits_and_is_bounded() -> None:
     """A cancelled caller is told to the thread; more threads than the bound are not begun."""
     release, seen = threading.Event(), threading.Semaphore(0)
     for thread in threading.enumerate():  # one whose work is done and told may not be gone yet
-        if thread.name == "tenax-tool":
+        if thread.name.startswith(THREAD):
             thread.join(60)
 
     def hang(deserted: threading.Event) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -19,7 +20,7 @@ import msgspec
 from tenax.errors import ToolFailed
 from tenax.threads import started
 
-__all__ = ["THREADS_MAX", "Call", "Effect", "Elsewhere", "Tool", "aside"]
+__all__ = ["THREAD", "THREADS_MAX", "Call", "Effect", "Elsewhere", "Tool", "aside", "works_for"]
 
 A = TypeVar("A", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -28,8 +29,11 @@ Effect = Literal["pure", "idempotent", "once"]
 """After a crash: `pure` may be run again, `idempotent` with the same key, `once` never unasked."""
 
 THREADS_MAX = 32
-"""Blocking calls at a time. More of them than that hang only where a disk does."""
-_THREAD = "tenax-tool"
+"""Blocking calls of one user at a time. More of them than that hang only where a disk does."""
+THREAD = "tenax-tool"
+"""How the names of their threads begin."""
+works_for: ContextVar[str] = ContextVar("works_for", default="")
+"""The user whose call this is, where a tool runs."""
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -106,13 +110,21 @@ class Tool(abc.ABC, Generic[A]):
         """Do it. What is returned is for the model. Raises as `touches` does, or Elsewhere."""
 
 
-async def aside(work: Callable[[threading.Event], T], undo: Callable[[T], object] | None = None) -> T:
+async def aside(
+    work: Callable[[threading.Event], T],
+    undo: Callable[[T], object] | None = None,
+    *,
+    user: str | None = None,
+) -> T:
     """Run blocking work on a daemon thread of its own, so that a hung disk keeps neither the loop nor the process.
 
     The event is set once nobody waits for the work any more: look at it before doing what cannot be undone. What the work
     gives then is for `undo`: who waits may go in the very moment in which it ends.
+
+    The threads of each user are counted apart: `user`, or whose call the running tool was given.
     """
-    if sum(each.name == _THREAD for each in threading.enumerate()) >= THREADS_MAX:
+    name = f"{THREAD} {(works_for.get() if user is None else user)!a}"
+    if sum(thread.name == name for thread in threading.enumerate()) >= THREADS_MAX:
         raise ToolFailed(
             f"{THREADS_MAX} calls wait for the disk already, so this one was not begun.",
             hint="try again later",
@@ -127,7 +139,7 @@ async def aside(work: Callable[[threading.Event], T], undo: Callable[[T], object
         except BaseException as error:  # noqa: BLE001  (it is raised where it is awaited)
             future.set_exception(error)
 
-    if started(call, _THREAD) is None:
+    if started(call, name) is None:
         raise ToolFailed("The system gives no more threads, so this was not begun.", hint="try again later")
     try:
         return await asyncio.wrap_future(future)

@@ -21,7 +21,7 @@ import msgspec
 from tenax.errors import ConfigError, InvalidInput, Refused, ToolFailed
 from tenax.models.base import ToolSpec
 from tenax.rules import UNSEEN, Rule, exactly, proposals
-from tenax.tools.base import Call, Elsewhere, Tool
+from tenax.tools.base import Call, Elsewhere, Tool, works_for
 
 __all__ = ["CHARS_MAX", "GRACE_SECONDS", "NO_TEXT", "STUCK_MAX", "Allowed", "Asks", "Done", "Gate"]
 
@@ -236,7 +236,8 @@ def _use_up(weighed: _W, given: weakref.WeakSet[_W]) -> bool:
 
 
 async def _run(permit: Allowed, redact: Callable[[str], str]) -> str:
-    """All that a tool says comes by here, before it is cut."""
+    """All that a tool says comes by here, before it is cut. It is a task of its own."""
+    works_for.set(permit.call.user)
     try:
         return redact(str(await permit.tool.run(permit.args, permit.call)))
     except Elsewhere:
