@@ -365,24 +365,27 @@ def _store_url(url: str, where: str, places: Places, env: Mapping[str, str], *, 
 
 def _tools_folder(given: str | None, places: Places, env: Mapping[str, str], profile: str | None) -> Path:
     """Where tools act. By itself ~/tenax; a TENAX_HOME and a profile have one of their own."""
+    home = Path(env.get("HOME", ""))
     if given:
         folder = _path(given, env, places.data)
-        real = [Path(os.path.realpath(each)) for each in (places.config, places.data, places.state)]
-        if any(each.is_relative_to(os.path.realpath(folder)) for each in real):
-            raise ConfigError(
-                f"tools.folder is {folder}, which holds Tenax's own files: its settings, keys and store.",
-                hint="Choose a folder that does not, such as one inside it.",
-            )
-        private = [os.path.realpath(each) for each in (places.users, places.servers, places.snapshots)]
-        if any(Path(os.path.realpath(folder)).is_relative_to(each) for each in private):
-            raise ConfigError(
-                f"tools.folder is {folder}, where Tenax keeps the files of other users, MCP servers and its snapshots.",
-                hint=f"Choose a folder elsewhere, such as {places.data / 'work'}.",
-            )
-        return folder
-    home = Path(env.get("HOME", ""))
-    own = profile is not None or env.get("TENAX_HOME") or not home.is_absolute()
-    return places.data / "work" if own else home / "tenax"
+    elif profile is not None or env.get("TENAX_HOME") or not home.is_absolute():
+        folder = places.data / "work"
+    else:
+        folder = home / "tenax"
+    named = f"tools.folder is {folder}" if given else f"tools.folder is not set, so it is {folder}"
+    real = [Path(os.path.realpath(each)) for each in (places.config, places.data, places.state)]
+    if any(each.is_relative_to(os.path.realpath(folder)) for each in real):
+        raise ConfigError(
+            f"{named}, which holds Tenax's own files: its settings, keys and store.",
+            hint="Choose a folder that does not, such as one inside it.",
+        )
+    private = [os.path.realpath(each) for each in (places.users, places.servers, places.snapshots)]
+    if any(Path(os.path.realpath(folder)).is_relative_to(each) for each in private):
+        raise ConfigError(
+            f"{named}, where Tenax keeps the files of other users, MCP servers and its snapshots.",
+            hint=f"Choose a folder elsewhere, such as {places.data / 'work'}.",
+        )
+    return folder
 
 
 def programs_path(path: str, folder: Path) -> str:

@@ -89,3 +89,15 @@ def test_the_owner_cannot_work_where_others_do(tmp_path: Path, inside: str) -> N
     assert str(home / "work") in (caught.value.hint or "")
     (home / "config.toml").write_text(f'[tools]\nfolder = "{home / "work"}"\n')
     assert load({"TENAX_HOME": str(home)}).tools_folder == home / "work"
+
+
+def test_the_folder_that_is_used_unless_set_is_checked_too(tmp_path: Path) -> None:
+    """It may hold the data folder, or be a link to the files of another user."""
+    env = {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "tenax")}
+    with pytest.raises(ConfigError, match=r"tools\.folder is not set, so it is .*own files"):
+        load(env)
+    env = {"HOME": str(tmp_path)}
+    theirs = folder_of(load(env), "bob")
+    (tmp_path / "tenax").symlink_to(theirs)
+    with pytest.raises(ConfigError, match=r"tools\.folder is not set, so it is .*the files of other users"):
+        load(env)
