@@ -105,3 +105,4 @@ def test_one_who_does_not_run_it_changes_no_settings(others: tuple[Page, str]) -
     assert berta.http.delete("/api/rules", params={"verdict": "deny", "tool": "x"}).status_code == 409
     setup = berta.get("/setup")
     assert (setup["user"], setup["offers"], setup["file"]) == ("berta", [], "")
+    assert setup["terminal"] == "", "it names the owner's folders"

@@ -28,7 +28,7 @@ export function TourCard({ view }: { view: View }) {
   if (current.value?.source !== "tour" || connection.value !== "live") return null;
   const survived = plugged.value === view.id || view.survived.value;
   if (!survived || current.value.running || !view.settled.value) return null;
-  const command = `${setup.value?.terminal ?? "tenax"} -c ${view.id}`;
+  const command = `${setup.value?.terminal || "tenax"} -c ${view.id}`;
   const prove = async () => {
     setBusy(true);
     const found = await attempt(() => call<{ ok: boolean; lines: string[] }>("GET", "/api/doctor"));

@@ -156,7 +156,7 @@ async def _setup(call: Request) -> Setup:
         offers=[Offered(each.id, each.title, each.detail, each.kind) for each in offers],
         practice=installed(),
         file=_at_home(config.file) if owner else "",
-        terminal=house.terminal,
+        terminal=house.terminal if owner else "",
         labels=sorted(config.models) if owner else [],
     )
 
