@@ -216,8 +216,8 @@ class Changes:
 
     async def settle(self, conversation: str | None = None) -> None:
         """Tell what calls changed whose process is gone: in this conversation, or in all."""
-        mine = lambda about: about.user == self._user and conversation in {None, about.conversation}  # noqa: E731
-        left = await aside(lambda _deserted: self._snapshots.left(mine), _let_go, user=self._user)
+        find = partial(self._snapshots.left, self._user, conversation)
+        left = await aside(lambda _deserted: find(), _let_go, user=self._user)
         try:
             for taken in left:
                 with contextlib.suppress(Gone, NoSuchConversation):

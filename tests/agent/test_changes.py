@@ -9,6 +9,7 @@ import os
 import resource
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -316,6 +317,27 @@ async def test_what_files_held_is_erased_with_the_words_that_asked_for_it(config
         assert await runtime.changes(name) == []
         with pytest.raises(InvalidInput, match="erased"):
             await runtime.put_back(name, turn.turn)
+
+
+async def test_what_is_erased_is_not_kept_of_a_folder_that_tools_worked_in_before(light: Config) -> None:
+    """Nor where a call of another user was cut off in it, as long as all users had one folder."""
+    fill(light.tools_folder, {"a": "secret"})
+    place = light.places.snapshots
+    looks = snapshot.Snapshots(light.tools_folder, place, [])
+    looks.take(snapshot.About("bob", "c_1", None, 1, "1")).let_go()  # of a process that is gone
+    (light.tools_folder / "a").unlink()
+
+    def kept() -> list[str]:
+        return [file.name for file in place.rglob("*") if file.is_file() and b"secret" in file.read_bytes()]
+
+    assert len(kept()) == 1
+    async with acting(light) as runtime:  # the folder is the owner's
+        await runtime._changes.settle()
+        assert list(place.rglob("call-*")) == []
+    moved = replace(light, tools_folder=light.places.data / "elsewhere")
+    async with acting(moved) as runtime:
+        await runtime.delete(await runtime.new())
+    assert kept() == []
 
 
 def opened(place: Path) -> list[str]:

@@ -15,7 +15,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Final, Literal, NamedTuple
 
@@ -112,7 +112,7 @@ class Snapshots:
 
     def take(self, about: About) -> Taken:
         """Keep the folder as it is now. The caller lets go of it."""
-        with self._locked(), contextlib.ExitStack() as undo:
+        with _locked(self._place), contextlib.ExitStack() as undo:
             before = self._look(about.also)
             file = self._place / f"call-{os.urandom(8).hex()}"
             lock = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -124,19 +124,24 @@ class Snapshots:
             undo.pop_all()
         return taken
 
-    def left(self, mine: Callable[[About], bool]) -> list[Taken]:
-        """What calls left whose process is gone. The caller lets go of each."""
+    def left(self, user: str, conversation: str | None) -> list[Taken]:
+        """What calls of the user left whose process is gone. The caller lets go of each.
+
+        The folder is this user's. In earlier versions others worked in it: what their calls left is removed.
+        """
         found = [self._claim(file) for file in sorted(self._place.glob("call-*"))]
         kept = []
         for taken in filter(None, found):
-            if mine(taken.about):
+            if taken.about.user != user:
+                taken.drop()
+            elif conversation in {None, taken.about.conversation}:
                 kept.append(taken)
             else:
                 taken.let_go()
         return kept
 
     def _claim(self, file: Path) -> Taken | None:
-        with contextlib.suppress(OSError), self._locked(), contextlib.ExitStack() as undo:
+        with contextlib.suppress(OSError), _locked(self._place), contextlib.ExitStack() as undo:
             lock = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
             undo.callback(os.close, lock)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -154,7 +159,7 @@ class Snapshots:
     def moved(self, taken: Taken) -> tuple[Manifest, list[tuple[str, Entry | None, Entry | None]]]:
         """The folder now, and every file that is another than before the call."""
         before = taken.before.files
-        with self._locked():
+        with _locked(self._place):
             now = self._look([*before, *taken.about.also])
         items = {path for path, _ in before.items() ^ now.files.items()}
         pairs = [(path, before.get(path), now.files.get(path)) for path in sorted(items)]
@@ -178,20 +183,18 @@ class Snapshots:
         return data if hashlib.sha256(data).hexdigest() == entry.hash else None
 
     def forget(self) -> None:
-        """Keep nothing of what files held before now; what a call under way needs, until it ends."""
-        with self._locked():
-            (self._place / "manifest").unlink(missing_ok=True)
-            self._last()
+        """Keep nothing of what files held before now; what a call under way needs, until it ends.
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        self._place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _private(self._place / "lock", "wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        The same text may be kept of other folders: of one that tools worked in before, or that users shared.
+        """
+        others = {lock.parent for lock in self._place.parent.glob("*/lock")} - {self._place}
+        for place in (self._place, *sorted(others)):
+            with _locked(place):
+                (place / "manifest").unlink(missing_ok=True)
+                _last(place)
 
     def _look(self, also: Iterable[str]) -> Manifest:
-        old = self._last()
+        old = _last(self._place)
         now = Manifest(old.pack, time.time_ns(), {}, "")
         with _private(self._place / old.pack, "ab") as pack:
             look = _Look(self._folder, old, now, pack, self._hidden)
@@ -207,19 +210,28 @@ class Snapshots:
             file.replace(self._place / "manifest")
         return now
 
-    def _last(self) -> Manifest:
-        """The last look. When most of the pack is of the past, and no call needs it, it begins anew."""
-        idle = not any(self._place.glob("call-*"))
-        last = Manifest(f"pack-{os.urandom(4).hex()}", 0, {})
-        with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
-            old = _decode((self._place / "manifest").read_bytes())
-            live = sum(each.size for each in old.files.values() if each.at >= 0)
-            if not idle or (self._place / old.pack).stat().st_size <= 2 * live + _SLACK:
-                last = old
-        for each in self._place.glob("pack-*") if idle else ():
-            if each.name != last.pack:
-                each.unlink()
-        return last
+
+@contextlib.contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _private(place / "lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _last(place: Path) -> Manifest:
+    """The last look. When most of the pack is of the past, and no call needs it, it begins anew."""
+    idle = not any(place.glob("call-*"))
+    last = Manifest(f"pack-{os.urandom(4).hex()}", 0, {})
+    with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+        old = _decode((place / "manifest").read_bytes())
+        live = sum(each.size for each in old.files.values() if each.at >= 0)
+        if not idle or (place / old.pack).stat().st_size <= 2 * live + _SLACK:
+            last = old
+    for each in place.glob("pack-*") if idle else ():
+        if each.name != last.pack:
+            each.unlink()
+    return last
 
 
 def _private(file: Path, mode: Literal["wb", "ab"]) -> IO[bytes]:
