@@ -272,10 +272,10 @@ def _text_columns(path: Path) -> list[tuple[str, str]]:
         "select name from sqlite_schema where type = 'table' and name not like 'sqlite_%'"
     ).fetchall()
     columns = [
-        (table, column)
+        (str(table), str(column))
         for (table,) in tables
         for _, column, kind, *_ in connection.execute(f"pragma table_info({table})").fetchall()
-        if kind.lower() == "text"
+        if str(kind).lower() == "text"
         and connection.execute(f"select 1 from {table} where {column} is not null limit 1").fetchall()
     ]
     connection.close()

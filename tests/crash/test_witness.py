@@ -280,3 +280,34 @@ def test_a_conversation_is_proved_before_it_is_read(path: Path) -> None:
                 ):
                     read(journal)
             assert said(journal, whole) == ["words as they were", "and more"]
+
+
+def test_what_is_read_is_proved_however_far_back_it_stands(path: Path) -> None:
+    """Every way to reach a changed event says so, also a fork, whose own chain would prove it."""
+    with opened(path) as journal:
+        name = begin(journal)
+        journal.append(name, [say(f"words as they were {n}") for n in range(300)])
+    connection = apsw.Connection(str(path))
+    connection.execute(
+        "update events set body = cast(replace(body, 'were', 'are!') as blob) where place & 0xffffffff = 52"
+    )
+    connection.close()
+    reads: list[Callable[[Journal], object]] = [
+        lambda journal: journal.read(name),
+        lambda journal: journal.read(name, after=50, limit=2),
+        lambda journal: journal.open(name, before=80),
+        lambda journal: journal.messages(name),
+        lambda journal: journal.messages(name, upto=60),
+        lambda journal: journal.fact(name, 52),
+        lambda journal: journal.fork(name),
+        lambda journal: journal.fork(name, upto=60),
+    ]
+    for read in reads:
+        with opened(path) as journal:
+            assert len(journal.open(name, limit=40)) == 40
+            assert journal.fact(name, 53)
+            for _ in range(2):
+                with pytest.raises(StoreDamaged, match="Event 52 of conversation"):
+                    read(journal)
+            assert len(journal.read(name, after=53, limit=200)) == 200
+            assert len(journal.conversations()) == 1

@@ -75,7 +75,7 @@ from tenax.journal.facts import told_in
 from tenax.journal.index import INDEX_VERSION, MESSAGE_ROLES, ROLES, STRUCTURE
 from tenax.journal.place import ALL_SEQS, bounds
 from tenax.journal.plan import Append, check_id, is_id
-from tenax.journal.proof import prove_tail
+from tenax.journal.proof import prove_range, prove_tail
 from tenax.journal.store import DAY_US, NUMS_MAX, drop_mentions, forget_learned, recorded
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ _PAGE_MAX = 10_000
 _SCRUB_SECONDS = 2.0
 TAIL_PAGE = 500
 _TAIL_PROVED = 100
+_RANGES_PROVED_MAX = 32
 _SUMMARY_ROLE = 6
 _LATE_ROLE = 7
 
@@ -253,7 +254,7 @@ class Journal:
         _page(limit)
         low, _ = bounds(self._proved(conversation))
         where = {"low": low + after, "high": low + _whole("upto", upto), "limit": limit}
-        return [recorded(conversation, row) for row in self._query(conversation, "read", **where)]
+        return self._as_written(conversation, self._query(conversation, "read", **where), after)
 
     def head(self, conversation: str) -> Head:
         """What is known of a conversation without reading its events."""
@@ -276,7 +277,8 @@ class Journal:
         rows = self.rows(conversation, before=before, limit=limit)
         after = rows[0].first - 1 if rows else self.head(conversation).context_from - 1
         upto = ALL_SEQS if before is None else before - 1
-        self._proved(conversation, after)
+        if before is None:
+            self._proved(conversation, after)
         found: list[Recorded] = []
         while page := self.read(conversation, after=after, limit=_PAGE_MAX, upto=upto):
             found += page
@@ -292,33 +294,31 @@ class Journal:
         low, _ = bounds(num)
         where = {"low": low + _whole("after", after), "high": low + _whole("upto", upto)}
         rows = self._query(conversation, "messages", **where, roles=MESSAGE_ROLES)
-        return [recorded(conversation, row) for row in rows]
+        return self._as_written(conversation, rows, (rows[0][0] & ALL_SEQS) - 1 if rows else 0)
 
     def fact(self, conversation: str, seq: int) -> Recorded | None:
         """One event by its number."""
         low, _ = bounds(self._num(conversation))
         rows = self._query(conversation, "fact", place=low + _whole("seq", seq))
-        return recorded(conversation, rows[0]) if rows else None
+        return next(iter(self._as_written(conversation, rows)), None)
 
     def waiting(self, conversation: str) -> list[Recorded]:
         """The inputs that wait for a run, oldest first."""
         low, high = bounds(self._num(conversation))
-        return [
-            recorded(conversation, row)
-            for row in self._query(conversation, "waiting_facts", low=low, high=high)
-        ]
+        rows = self._query(conversation, "waiting_facts", low=low, high=high)
+        return self._as_written(conversation, rows)
 
     def row_changes(self, conversation: str, *, after: int = 0, upto: int = ALL_SEQS) -> list[Recorded]:
         """The events of a range that may change rows far above them: edits, late output, what is put back or forgotten."""
         low, _ = bounds(self._num(conversation))
         where = {"low": low + _whole("after", after), "high": low + _whole("upto", upto)}
-        return [recorded(conversation, row) for row in self._query(conversation, "row_changes", **where)]
+        return self._as_written(conversation, self._query(conversation, "row_changes", **where))
 
     def next_run(self, conversation: str, *, after: int) -> Recorded | None:
         """The start of the first run after a seq."""
         low, high = bounds(self._num(conversation))
         rows = self._query(conversation, "next_run", low=low + _whole("after", after), high=high)
-        return recorded(conversation, rows[0]) if rows else None
+        return next(iter(self._as_written(conversation, rows)), None)
 
     def conversations(
         self, *, archived: bool = False, after: tuple[int, int, int] | None = None, limit: int = 50
@@ -796,6 +796,8 @@ class Journal:
         head = self.head(conversation)
         end = head.head if upto is None else _whole("upto", upto)
         low, _ = bounds(self._num(conversation))
+        # A copy gets a chain of its own, which would prove whatever was copied.
+        self._prove(conversation, 0, min(end, head.head))
         rows = self._store.query("standing_facts", low=low, high=low + min(end, ALL_SEQS))
         last = self.fact(conversation, max((row[2] & ALL_SEQS for row in rows), default=1))
         copies = [
@@ -978,17 +980,58 @@ class Journal:
         Each process proves what it reads once: without a seq the last events, as many as a page shows.
         """
         num = self._num(conversation)
-        proved = self._store.proved
-        known = proved.get(num)
+        ranges = self._store.proved.get(num, [])
+        known = ranges[-1][0] if ranges and ranges[-1][1] == ALL_SEQS else None
         if known is not None and (after is None or known <= after):
             return num
         if after is None:
             after = max(0, self.head(conversation).facts - _TAIL_PROVED)
-        self._store.read(lambda tx: _prove_twice(tx, num, conversation, after))
+        self._store.read(
+            partial(_prove_twice, partial(prove_tail, num=num, conversation=conversation, after=after))
+        )
+        self._remember_proof(num, after, ALL_SEQS)
+        return num
+
+    def _as_written(
+        self, conversation: str, rows: list[tuple[Any, ...]], after: int | None = None
+    ) -> list[Recorded]:
+        """Rows of `read` as values, once they are known to be what was written. Raises StoreDamaged.
+
+        `after`: prove all facts from this seq to the last row; without it, each row by itself.
+        """
+        seqs = [row[0] & ALL_SEQS for row in rows]
+        if after is not None and seqs:
+            self._prove(conversation, after, seqs[-1])
+        elif after is None:
+            for seq in seqs:
+                self._prove(conversation, seq - 1, seq)
+        return [recorded(conversation, row) for row in rows]
+
+    def _prove(self, conversation: str, after: int, upto: int) -> None:
+        """Prove the facts between two seqs, but for those that this process has proved before. Raises StoreDamaged."""
+        num = self._num(conversation)
+        start, end = after, upto
+        for first, last in self._store.proved.get(num, ()):
+            if first <= start < last:
+                start = last
+            if first < end <= last:
+                end = first
+        if start < end:
+            part = partial(prove_range, num=num, conversation=conversation, after=start, upto=end)
+            self._store.read(partial(_prove_twice, part))
+            self._remember_proof(num, after, upto)
+
+    def _remember_proof(self, num: int, after: int, upto: int) -> None:
+        proved = self._store.proved
+        apart: list[tuple[int, int]] = []
+        for first, last in proved.get(num, ()):
+            if last < after or upto < first:
+                apart.append((first, last))
+            else:
+                after, upto = min(first, after), max(last, upto)
         if len(proved) >= NUMS_MAX:
             proved.clear()
-        proved[num] = after
-        return num
+        proved[num] = sorted([*apart[-_RANGES_PROVED_MAX:], (after, upto)])
 
     def _query(self, conversation: str, name: str, /, **params: int) -> list[tuple[Any, ...]]:
         """Read from a conversation. Where nothing is found, it may have been deleted since its number was learned."""
@@ -1003,17 +1046,15 @@ class Journal:
         return NoSuchConversation(f"There is no conversation {conversation}.", hint="run: tenax list")
 
 
-def _prove_twice(tx: Tx, num: int, conversation: str, after: int) -> None:
-    """Prove a tail. It may be erased or deleted meanwhile, so only what fails again is damage."""
+def _prove_twice(prove: Callable[[Tx], object], tx: Tx) -> None:
+    """Prove events. They may be erased or deleted meanwhile, so only what fails again is damage."""
     try:
-        prove_tail(tx, num, conversation, after)
+        prove(tx)
     except (StoreDamaged, TypeError, ValueError):
         try:
-            prove_tail(tx, num, conversation, after)
+            prove(tx)
         except (TypeError, ValueError) as error:  # what was read is not even of the right type
-            raise StoreDamaged(
-                f"Conversation {conversation} cannot be read: {error}.", hint="run: tenax doctor"
-            ) from error
+            raise StoreDamaged(f"The store cannot be read: {error}.", hint="run: tenax doctor") from error
 
 
 def _whole(what: str, value: object) -> int:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tenax.journal.store import Row, Store, Tx
 
-__all__ = ["PER_CONVERSATION_MAX", "Proof", "prove_tail"]
+__all__ = ["PER_CONVERSATION_MAX", "Proof", "prove_range", "prove_tail"]
 
 PER_CONVERSATION_MAX = 50
 """Findings of one sort that are kept for one conversation. More would say no more."""
@@ -457,19 +457,28 @@ def prove_tail(tx: Tx, num: int, conversation: str, after: int) -> None:
         return
     low, _ = bounds(num)
     upto, digest = rows[0][1], rows[0][6]
+    if prove_range(tx, num, conversation, after, upto) != (low + upto, digest):
+        raise _not_as_written(conversation, upto)
+
+
+def prove_range(tx: Tx, num: int, conversation: str, after: int, upto: int) -> tuple[int, bytes]:
+    """Check that the facts between two numbers are what was written. Return place and digest of the last of them.
+
+    Raises StoreDamaged.
+    """
+    low, _ = bounds(num)
     before = tx.run("last_fact", {"low": low, "high": low + min(after, upto)})[0][0]
     at, previous = low, bytes(32)
     if before is not None:
-        at = before
-        previous = tx.run("prove_facts", {"low": at - 1, "high": at, "limit": 1})[0][9]
+        rows = tx.run("prove_facts", {"low": before - 1, "high": before, "limit": 1})
+        at, previous = (before, rows[0][9]) if rows else (low, previous)
     while facts := tx.run("prove_facts", {"low": at, "high": low + upto, "limit": _PAGE}):
         for place, kind, time, run, _, _, _, salt, body_hash, found, body in facts:
             inner = body_hash if body is None else inner_hash(salt, body)
             if chain(previous, conversation, place - low, kind, time, run, inner) != found:
                 raise _not_as_written(conversation, place - low)
             at, previous = place, found
-    if at != low + upto or previous != digest:
-        raise _not_as_written(conversation, upto)
+    return at, previous
 
 
 def _not_as_written(conversation: str, seq: int) -> StoreDamaged:

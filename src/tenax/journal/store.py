@@ -131,8 +131,8 @@ class Store(abc.ABC):
         self._missing: list[Missing] = []
         self.put_back_to = 0
         """When an incomplete store was last written to, in microseconds; 0 if it is empty."""
-        self.proved: dict[int, int] = {}
-        """From which seq on the tail of a conversation was proved, when this process first read it."""
+        self.proved: dict[int, list[tuple[int, int]]] = {}
+        """By conversation: the ranges of events, after a seq up to a seq, that this process has proved. None touches another."""
         self._nums: dict[Key, int] = {}
         self._stretches: dict[int, str] = {}
         self._unflushed_since: float | None = None
