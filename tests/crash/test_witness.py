@@ -311,3 +311,26 @@ def test_what_is_read_is_proved_however_far_back_it_stands(path: Path) -> None:
                     read(journal)
             assert len(journal.read(name, after=53, limit=200)) == 200
             assert len(journal.conversations()) == 1
+
+
+def test_a_store_and_its_witness_that_are_overwritten_in_place_have_another_incarnation(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The inode stays; but the witness came into its place later than it was written."""
+    witness = path.with_name("tenax.db-witness")
+    with monkeypatch.context() as patch:
+        patch.setattr("tenax.journal.witness.time.time", lambda: 1_000_000.0)
+        _, _, first = grown(path, tmp_path / "copy")
+    with opened(path) as journal:
+        incarnation = journal.incarnation
+    with opened(path) as journal:
+        assert journal.incarnation == incarnation
+    Path(f"{path}-wal").unlink()
+    for file in (path, witness):
+        file.write_bytes((tmp_path / "copy" / file.name).read_bytes())
+    with opened(path) as journal:
+        assert journal.missing == []
+        assert journal.incarnation not in {first, incarnation}
+        incarnation = journal.incarnation
+    with opened(path) as journal:
+        assert journal.incarnation == incarnation

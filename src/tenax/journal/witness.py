@@ -40,6 +40,7 @@ SAVE_SECONDS: Final = 1.0
 _IDLE_SAVES: Final = 5
 """The thread ends after so many looks that found nothing new."""
 _TURN_SECONDS: Final = 2.0
+_COPIED_SECONDS: Final = 10.0
 _VERSION: Final = 1
 
 
@@ -92,6 +93,8 @@ class _File(msgspec.Struct):
 
     version: int
     stores: dict[str, _Testimony]
+    written: float = 0.0
+    """When it was written, in seconds, by the clock that also dates files. 0: by an earlier version."""
 
 
 class Witness:
@@ -235,7 +238,16 @@ class Witness:
             pass
         return _File(_VERSION, {})
 
+    def _was_copied(self, file: _File) -> bool:
+        """Whether the file came here later than it was written: the store was put back together with it."""
+        try:
+            changed = self._path.stat().st_ctime
+        except OSError:
+            return False
+        return file.written > 0 and abs(changed - file.written) > _COPIED_SECONDS
+
     def _write(self, file: _File) -> None:
+        file.written = time.time()
         text = msgspec.json.encode(file)
         new = self._path.with_name(f"{self._path.name}.new")
         descriptor = os.open(new, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -250,11 +262,12 @@ class Witness:
     def examine(
         self, ask: Callable[..., list[Row]], digests: Callable[[list[int]], list[Row]]
     ) -> tuple[list[Missing], int]:
-        """What the store lacks of what was witnessed, and the inode of the file that was witnessed.
+        """What the store lacks of what was witnessed, and the inode of the file that was witnessed; 0 if none was.
 
         `digests` gives place and digest of the events at these places; `ask` runs a statement by name.
         """
-        known = self._read().stores.get(self._store, _Testimony(self._generation))
+        file = self._read()
+        known = file.stores.get(self._store, _Testimony(self._generation))
         with self._lock:
             self._generation = known.generation
             heads = _merged(known.heads, self._noted, self._deleted)
@@ -266,7 +279,9 @@ class Witness:
             if there.get(place) != digest and not ask("tombstone_of", num=place >> SEQ_BITS)
         ]
         self._looked_at = self._stamp() if missing else ()
-        return sorted(missing, key=lambda each: (each.user, each.conversation)), known.file
+        return sorted(missing, key=lambda each: (each.user, each.conversation)), 0 if self._was_copied(
+            file
+        ) else known.file
 
     def heads_of(self, rows: Iterable[Row]) -> dict[int, _Head]:
         """Rows of `witness_heads`, as they are kept."""
