@@ -613,6 +613,29 @@ async def test_a_command_that_is_given_up_leaves_nothing_that_it_may_not_make(
     assert not (folder / ".git/commondir").exists()
 
 
+async def test_a_command_that_is_given_up_while_it_ends_leaves_nothing_either(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller waits until it is removed."""
+    began, end_all = asyncio.Event(), Running._end_all
+
+    async def slow(running: Running) -> None:
+        began.set()
+        await asyncio.sleep(0.05)
+        await end_all(running)
+
+    monkeypatch.setattr(Running, "_end_all", slow)
+    _prepare(folder, "git init -q .")
+    running = await Sandbox().start("mkdir .git/commondir", folder)
+    finish = asyncio.create_task(running.finish(60))
+    await asyncio.wait_for(began.wait(), 60)
+    finish.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await finish
+    running.close()
+    assert not (folder / ".git/commondir").exists()
+
+
 async def test_a_folder_in_the_place_of_settings_keeps_nothing_from_being_protected(folder: Path) -> None:
     """Nor does it cost a descriptor."""
     _prepare(

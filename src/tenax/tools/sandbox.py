@@ -194,7 +194,12 @@ class Running:
                 why = watch.result() if watch in ended else f"it took more than {seconds} seconds"
         finally:
             watch.cancel()
-            await asyncio.shield(asyncio.ensure_future(self.end()))
+            end = asyncio.ensure_future(self.end())
+            try:
+                await asyncio.shield(end)
+            except asyncio.CancelledError:  # given up just now: what it may not leave behind is removed first
+                await asyncio.wait({end})
+                raise
             wait.cancel()
         took = time.monotonic() - self._since
         if code == 1 and self._status is not None and b"exit-code" not in await self._status.read(4096):
