@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import resource
 import select
@@ -11,6 +12,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import apsw
@@ -336,3 +338,31 @@ def test_the_server_goes_when_its_parent_is_killed(tmp_path: Path) -> None:
             assert select.select([child], [], [], 25)[0], "it is still there"
         finally:
             os.close(child)
+
+
+def test_a_browser_is_opened_without_the_code_in_its_command_line(tmp_path: Path) -> None:
+    """Every user of the machine can read command lines. The file that leads to the link is ours alone, and goes."""
+    program, told = tmp_path / "browser", tmp_path / "told"
+    program.write_text(
+        f'#!/bin/sh\necho "$*" > {told}.new\nstat -c %a "${{1#file://}}" >> {told}.new\n'
+        f'cat "${{1#file://}}" >> {told}.new\nmv {told}.new {told}\n'
+    )
+    program.chmod(0o700)
+    env = environment(tmp_path / "home", DISPLAY=":0", BROWSER=f"{program} %s")
+    terminal, inside = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "tenax", "serve"], env=env, stdout=inside, stderr=inside
+    ) as process:
+        try:
+            until = time.monotonic() + 60
+            while not told.exists() and time.monotonic() < until:
+                time.sleep(0.05)
+            command, mode, page = told.read_text().split("\n", 2)
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+            os.close(inside)
+            os.close(terminal)
+    assert "code" not in command
+    assert (mode, "/link#code=" in page) == ("600", True)
+    assert list(tmp_path.rglob("open.html")) == []

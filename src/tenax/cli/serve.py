@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import html
 import os
 import signal
 import socket
@@ -42,6 +43,9 @@ STOP_SECONDS: Final = 4.5
 DEATHS_MAX: Final = 5
 DEATHS_SECONDS: Final = 60.0
 PAUSE_SECONDS: Final = 5.0
+_REDIRECT: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="referrer" content="no-referrer">
+<meta http-equiv="refresh" content="0; url={address}"><title>Tenax</title><a href="{address}">Open Tenax</a></html>
+"""
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -208,6 +212,11 @@ def links_of(config: Config) -> Links:
     return Links(config.places.state / "web")
 
 
+def _opened(config: Config) -> Path:
+    """The file that leads a browser to the link."""
+    return config.places.state / "web" / "open.html"
+
+
 def log_file(config: Config) -> Path:
     """Where the server writes what it says."""
     return config.places.state / "log" / "tenax.log"
@@ -318,6 +327,8 @@ class _Parent:
         except _Stop:
             return self._end()
         finally:
+            with contextlib.suppress(OSError):
+                _opened(self._config).unlink(missing_ok=True)
             if self._child is not None and self._child.poll() is None:
                 self._child.kill()
                 self._child.wait()
@@ -389,9 +400,20 @@ class _Parent:
         click.echo(address)
         sys.stdout.flush()
         if sys.stdout.isatty() and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-            # The browser is found by its name, and must not be a program of a command.
-            os.environ["PATH"] = programs_path(os.environ.get("PATH", ""), self._config.tools_folder)
-            webbrowser.open(address)
+            self._open(address)
+
+    def _open(self, address: str) -> None:
+        """Open a browser. Every user of the machine can read its command line, so the link stands in a file of ours."""
+        # The browser is found by its name, and must not be a program of a command.
+        os.environ["PATH"] = programs_path(os.environ.get("PATH", ""), self._config.tools_folder)
+        file = _opened(self._config)
+        try:
+            file.unlink(missing_ok=True)
+            with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:  # noqa: PTH123  (a descriptor)
+                opened.write(_REDIRECT.format(address=html.escape(address)))
+            webbrowser.open(file.absolute().as_uri())
+        except (OSError, webbrowser.Error):
+            return  # the link was printed
 
 
 def _tell(words: str) -> None:
