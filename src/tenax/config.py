@@ -12,6 +12,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -372,6 +373,8 @@ def _tools_folder(given: str | None, places: Places, env: Mapping[str, str], pro
         folder = places.data / "work"
     else:
         folder = home / "tenax"
+        if _holds_program(folder):  # a clone of Tenax: no command may write what runs
+            folder = places.data / "work"
     named = f"tools.folder is {folder}" if given else f"tools.folder is not set, so it is {folder}"
     real = [Path(os.path.realpath(each)) for each in (places.config, places.data, places.state)]
     if any(each.is_relative_to(os.path.realpath(folder)) for each in real):
@@ -386,6 +389,12 @@ def _tools_folder(given: str | None, places: Places, env: Mapping[str, str], pro
             hint=f"Choose a folder elsewhere, such as {places.data / 'work'}.",
         )
     return folder
+
+
+def _holds_program(folder: Path) -> bool:
+    """Return whether this very Tenax, or its Python environment, lies in the folder."""
+    real = os.path.realpath(folder)
+    return any(Path(os.path.realpath(each)).is_relative_to(real) for each in (__file__, sys.prefix))
 
 
 def programs_path(path: str, folder: Path) -> str:

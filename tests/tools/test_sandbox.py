@@ -384,6 +384,32 @@ async def test_what_the_settings_name_and_is_missing_is_not_made(folder: Path, k
     assert not (folder / "r" / "new").exists()
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_a_command_does_not_learn_which_files_there_are_outside(
+    folder: Path, tmp_path: Path, is_there: bool
+) -> None:
+    """A link out of the folder, on the way to what the settings name, ends no command: that would tell."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    if is_there:
+        (outside / "secret").touch()
+    (folder / "r").mkdir(parents=True)
+    _git(folder / "r", "init", "-q")
+    _git(folder / "r", "config", "include.path", "../../a/secret")
+    output, why = await said(await Sandbox().start(f"ln -s {outside} a; sleep 1; echo END", folder), 60)
+    assert (output, why) == ("END\n", 0)
+
+
+async def test_settings_that_name_very_many_hooks_are_refused(folder: Path) -> None:
+    """Looking for each of them would hold everybody up."""
+    (folder / "r").mkdir(parents=True)
+    _git(folder / "r", "init", "-q")
+    with (folder / "r" / ".git" / "config").open("a") as file:
+        file.write("[core]\n" + "".join(f"hooksPath = {n}/x\n" for n in range(48_000)))
+    with pytest.raises(ToolFailed, match="name more than 200 folders of hooks"):
+        await Sandbox().start("true", folder)
+
+
 async def test_a_clone_is_protected_from_a_command_that_ran_before(folder: Path) -> None:
     """As soon as the command that made it has ended."""
     before = await Sandbox().start(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -560,3 +561,14 @@ def test_tools_never_work_on_what_is_tenaxs_own(env: dict[str, str]) -> None:
 def test_the_password_in_an_address_is_a_secret_too(url: str, found: set[str]) -> None:
     """What tools say is searched for it, as it is written and as it is meant."""
     assert set(secrets(load({"HOME": "/home/ada", "TENAX_STORE": url}))) == found
+
+
+def test_a_clone_in_the_default_folder_is_not_worked_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever clones Tenax to ~/tenax and starts it there gets a folder in which no program of Tenax lies."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "tenax" / ".venv"))
+    config = load({"HOME": str(tmp_path)})
+    assert config.tools_folder == config.places.data / "work"
+    monkeypatch.undo()
+    assert load({"HOME": str(tmp_path)}).tools_folder == tmp_path / "tenax"

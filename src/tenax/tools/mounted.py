@@ -67,9 +67,10 @@ class _Changed(Exception):
     """A place is not the planned file."""
 
 
-def open_beneath(folder: int, path: str, flags: int) -> int:
-    """Open a path below an open folder. No part of it may be a link. Raises OSError."""
-    how = _OpenHow(flags | os.O_CLOEXEC, 0, _RESOLVE_NO_MAGICLINKS | _RESOLVE_NO_SYMLINKS | _RESOLVE_BENEATH)
+def open_beneath(folder: int, path: str, flags: int, *, links: bool = False) -> int:
+    """Open a path below an open folder. No part of it may be a link; with `links`, none that leads out. Raises OSError."""
+    resolve = _RESOLVE_NO_MAGICLINKS | _RESOLVE_BENEATH | (0 if links else _RESOLVE_NO_SYMLINKS)
+    how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
     return _call(_OPENAT2, folder, os.fsencode(path) or b".", ctypes.byref(how), ctypes.sizeof(how))
 
 

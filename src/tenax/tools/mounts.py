@@ -122,18 +122,22 @@ class Protection:
         return True
 
     def planted(self) -> str:
-        """Return the sentence for a file that no command may make, once there is one."""
-        for path in list(self._forbidden):  # a look on another thread may add to it
-            try:
-                (self.folder / path).lstat()
-            except PermissionError:
-                return (
-                    f"it closed the folder of {Path(path).name} in a repository, where git finds what to run"
-                )
-            except OSError:
-                continue
-            return f"it wrote {Path(path).name} in a repository, where git finds what to run"
-        return ""
+        """Return the sentence for a file that no command may make, once there is one.
+
+        No link is followed out of the folder: whether a file is there would tell about files of others.
+        """
+        try:
+            root = os.open(self.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return ""
+        try:
+            for path in list(self._forbidden):  # a look on another thread may add to it
+                found = _planted_at(root, path)
+                if found:
+                    return f"{found} in a repository, where git finds what to run"
+            return ""
+        finally:
+            os.close(root)
 
     def clear(self) -> str:
         """Remove such files. Return the sentence for what is left."""
@@ -141,6 +145,18 @@ class Protection:
             with contextlib.suppress(OSError, RecursionError):
                 _remove(self.folder, path)
         return f"{left}; it could not be removed" if (left := self.planted()) else ""
+
+
+def _planted_at(root: int, path: str) -> str:
+    """Return what a command did at this path, or an empty string."""
+    name = Path(path).name
+    try:
+        os.close(mounted.open_beneath(root, path, os.O_PATH | os.O_NOFOLLOW, links=True))
+    except PermissionError:
+        return f"it closed the folder of {name}"
+    except OSError:  # it is not there, or a link leads out of the folder
+        return ""
+    return f"it wrote {name}"
 
 
 def _remove(folder: Path, path: str) -> None:

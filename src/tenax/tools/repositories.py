@@ -36,6 +36,7 @@ _INSIDE = frozenset({"HEAD", "objects", "commondir", *_KEPT})
 _seen: dict[str, list[tuple[str, bool]]] = {}
 """For each folder the repositories that were found there in this process. They are looked at first the next time."""
 _INCLUDES_MAX = 50
+_HOOKS_MAX = 200
 _SETTINGS_BYTES_MAX = 1_000_000
 _SETTINGS = ("config", "hooks", "config.worktree", "commondir")
 _NAMES = frozenset({".git", "index", *_BARE, *_SETTINGS})
@@ -139,6 +140,7 @@ class _Search:
         self._repositories: list[tuple[str, bool]] = []
         self._worktrees: list[str] = []
         """Folders with a file that says where their repository is."""
+        self._named = 0
         self._hooks: set[str] = set()
         """Relative paths of hooks: each is one in every worktree."""
         self._included = 0
@@ -333,6 +335,13 @@ class _Search:
                     files.append((included, more))
 
     def _protect_hooks(self, settings: Settings, worktree: str) -> None:
+        self._named += len(settings.hooks)
+        if self._named > _HOOKS_MAX:
+            self._refuse(
+                f"its git settings name more than {_HOOKS_MAX} folders of hooks, and so many cannot be protected",
+                "remove core.hooksPath lines from the settings of its repositories",
+            )
+            return
         for path in settings.hooks:
             hooks = self._in_folder(worktree, path)
             if hooks is not None:
