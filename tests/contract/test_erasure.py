@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 import tenax
+from tenax.errors import InvalidInput
 from tenax.events import (
     Blob,
     ContextCompacted,
@@ -21,6 +22,7 @@ from tenax.events import (
     MemoryRecalled,
     MessageAssistant,
     MessageUser,
+    ModelRequested,
     ReplyDelta,
     RunFinished,
     RunStarted,
@@ -30,6 +32,7 @@ from tenax.journal import Journal
 from tenax.journal.check import verify
 from tenax.journal.facts import Facts
 from tenax.parts import File, Text
+from tenax.testing import memory
 
 SECRET = "hunter2-correct-horse-battery"
 
@@ -141,3 +144,16 @@ def test_an_erasure_reaches_the_prompts_that_hold_the_words_and_no_others(store_
             journal.append(name, [ContextOpened("start", "", blob, blob)])
         assert journal.erase(asked, [2], by="ada").conversations == {asked: [2], holds: [3]}
         assert verify(journal).problems == []
+
+
+def test_what_says_that_an_input_was_taken_is_not_erased() -> None:
+    """A request of a model holds no text of anybody's; without it a steered message would seem to wait."""
+    with memory() as journal:
+        journal.append(
+            "c_1", [ConversationOpened(journal.user or "", "s_1"), MessageUser([Text("x")], ask=True)]
+        )
+        journal.append("c_1", [RunStarted([])], run="r")
+        (request,) = journal.append("c_1", [ModelRequested(2, "", "m", 1.0, [2])], run="r")
+        with pytest.raises(InvalidInput, match="holds no text"):
+            journal.erase("c_1", [request.seq], by="ada")
+        assert journal.waiting("c_1") == []

@@ -44,6 +44,7 @@ from tenax.events import (
     MessageAssistant,
     MessagePartial,
     MessageUser,
+    ModelRequested,
     Origin,
     ToolFinished,
     ToolLate,
@@ -898,8 +899,8 @@ class Journal:
         facts = [
             fact for each in sorted(wanted) if (fact := self.fact(conversation, each)) and not fact.erased
         ]
-        for fact in facts:
-            if fact.kind in STRUCTURE:
+        for fact in facts:  # what says that an input was taken stays too; older stores may have erased one
+            if fact.kind in STRUCTURE or fact.kind == ModelRequested.kind:
                 raise InvalidInput(f"Seq {fact.seq} holds no text that could be erased.")
         return [fact.seq for fact in facts]
 
