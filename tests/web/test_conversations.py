@@ -221,6 +221,8 @@ def test_ten_megabytes_are_refused_and_harm_nothing(page: Page) -> None:
     assert answer.json()["hint"]
     answer = page.http.post(path, json={"text": "x" * 5_000_000}, headers={"Idempotency-Key": "big2"})
     assert answer.status_code == 413
+    answer = page.http.post("/api/sign-in", json={"code": "x" * 5000})  # anybody may send this
+    assert (answer.status_code, answer.json()["detail"]) == (413, "A request may have 4,096 bytes.")
     assert page.rows(name) == []
     assert page.get("/health")["ok"] is True
 

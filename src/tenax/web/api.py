@@ -30,6 +30,8 @@ __all__ = ["BODY_BYTES_MAX", "Endpoint", "Id", "endpoint", "openapi"]
 
 Id = Annotated[str, Meta(min_length=1, max_length=128)]
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
+_PUBLIC_BYTES_MAX: Final = 4096
+"""Of what anybody may send: a code."""
 _KEY: Final = "Idempotency-Key"
 _SIGNED: Final = "signed"
 _KEY_CHARS_MAX: Final = 200
@@ -124,7 +126,8 @@ class Endpoint:
         if self.needs_key:
             given["key"] = _idempotency_key(request)
         if self.body is not None:
-            given["body"] = await _body(request, self.body)
+            most = _PUBLIC_BYTES_MAX if self.public else BODY_BYTES_MAX
+            given["body"] = await _body(request, self.body, most)
         if self._owner:
             owner_only(request)
         if self._needs_call:
@@ -162,12 +165,12 @@ async def _is_signed_in(request: Request) -> bool:
     return await house_of(request).signins.device_of(request) is not None
 
 
-async def _body(request: Request, kind: Any) -> Any:  # noqa: ANN401  (whatever the body is)
+async def _body(request: Request, kind: Any, most: int) -> Any:  # noqa: ANN401  (whatever the body is)
     if kind is bytes:
         return await _bytes(request, BYTES_MAX, "Make it smaller.")
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise InvalidInput("The body must be JSON.", hint="Send it with Content-Type: application/json.")
-    data = await _bytes(request, BODY_BYTES_MAX, "Send it in several pieces.")
+    data = await _bytes(request, most, "Send it in several pieces.")
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
