@@ -14,8 +14,9 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+import click
 import msgspec
 import pytest
 
@@ -127,7 +128,7 @@ def test_words_come_from_stdin(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`-p -` reads all of it; what is no text is refused in a sentence."""
-    monkeypatch.setattr(sys, "stdin", io.StringIO("line one\nline two\n"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"line one\nline two\n")))
     code, out, err = tenax(capsys, "-p", "-")
     assert (code, out) == (0, f"{ANSWER}\n")
     rows = rows_of(journal_of(os.environ["TENAX_STORE"], conversation_in(err))).rows
@@ -178,34 +179,55 @@ def test_what_is_piped_in_goes_with_the_question(
     assert rows_of(journal_of(os.environ["TENAX_STORE"], name)).rows[0].text == asked
 
 
-def test_a_pipe_that_stays_silent_is_not_waited_for(
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_pipe_that_is_silent_for_a_while_is_waited_for(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, blocking: bool
+) -> None:
+    """The person is told what is waited for, and what comes late is asked."""
+    read, write = os.pipe()
+    os.set_blocking(read, blocking)
+    monkeypatch.setattr(sys.modules["tenax.cli.ask"], "_STDIN_SECONDS", 0.01)
+    echo = click.echo
+
+    def told(message: str = "", **given: Any) -> None:
+        echo(message, **given)
+        if message.startswith("Waiting"):
+            threading.Thread(target=send).start()
+
+    def send() -> None:
+        os.write(write, b"late\n")
+        os.close(write)
+
+    monkeypatch.setattr(click, "echo", told)
+    with os.fdopen(read) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        code, out, err = tenax(capsys, "-p", "What is it?")
+    assert (code, out) == (0, f"{ANSWER}\n")
+    waiting = "Waiting for input on stdin; press Ctrl-D or use `</dev/null` if there is none.\n"
+    assert err.startswith(waiting)
+    name = conversation_in(err.removeprefix(waiting))
+    assert rows_of(journal_of(os.environ["TENAX_STORE"], name)).rows[0].text == "What is it?\n\nlate\n"
+
+
+def test_stdin_that_cannot_be_read_or_is_no_text_is_told(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program that started it may have left the pipe open. One that sends too much, or no text, is told."""
-    monkeypatch.setattr(sys.modules["tenax.cli.ask"], "_STDIN_SECONDS", 0.01)
-    with contextlib.ExitStack() as stack:
-        read, write = (
-            stack.enter_context(os.fdopen(end, mode)) for end, mode in zip(os.pipe(), "rw", strict=True)
-        )
-        monkeypatch.setattr(sys, "stdin", read)
+    """One that is open for writing only is none. Other encodings are refused, whatever Python would take."""
+    file = home / "piped"
+    with file.open("wb") as written, os.fdopen(os.dup(written.fileno()), encoding="utf-8") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
         code, out, err = tenax(capsys, "-p", "What is it?")
-        assert (code, out) == (0, f"{ANSWER}\n")
-        assert err.startswith("Nothing came through stdin, so only the question is asked.\n")
-        assert (
-            rows_of(journal_of(os.environ["TENAX_STORE"], conversation_in(err))).rows[0].text == "What is it?"
-        )
-        os.write(write.fileno(), b"caf\xe9")
-        write.close()
-        assert tenax(capsys, "-p", "What is it?") == (
-            1,
-            "",
-            "tenax: What came through stdin is not UTF-8 text.\n",
-        )
-    large = home / "large"
-    with large.open("w") as file:
-        file.truncate(BODY_BYTES_MAX + 1)
-    with large.open() as file:
-        monkeypatch.setattr(sys, "stdin", file)
+    assert (code, out) == (0, f"{ANSWER}\n")
+    assert rows_of(journal_of(os.environ["TENAX_STORE"], conversation_in(err))).rows[0].text == "What is it?"
+    file.write_bytes(b"caf\xe9")
+    for encoding, errors in (("utf-8", "strict"), ("utf-8", "surrogateescape"), ("latin-1", "strict")):
+        with file.open(encoding=encoding, errors=errors) as stdin:
+            monkeypatch.setattr(sys, "stdin", stdin)
+            told = tenax(capsys, "-p", "What is it?")
+        assert told == (1, "", "tenax: What came through stdin is not UTF-8 text.\n")
+    os.truncate(file, BODY_BYTES_MAX + 1)
+    with file.open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
         code, out, err = tenax(capsys, "-p", "What is it?")
     assert (code, out) == (1, "")
     assert "is too large" in err
@@ -219,7 +241,7 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(
     assert (code, out) == (1, "")
     assert "c_nowhere" in err
     assert tenax(capsys, "show", "c_nowhere")[0] == 1
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
     for words in ("", "  \n", "-"):
         code, out, err = tenax(capsys, "-p", words)
         assert (code, out, err.splitlines()[0]) == (1, "", "tenax: The message is empty.")

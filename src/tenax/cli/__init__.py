@@ -33,7 +33,8 @@ from tenax.config import load
     "--print",
     "words",
     metavar="WORDS",
-    help="Ask this and what is piped in, print the answer, and end. - asks what is piped in.",
+    help="Ask this and what is piped in, print the answer, and end. - asks what is piped in. "
+    "In a loop that reads stdin, add </dev/null.",
 )
 @click.option("-c", "--conversation", metavar="ID", help="Talk, or with -p ask, in this conversation.")
 @click.option("--new", is_flag=True, help="Talk in a new conversation, not in the last one.")

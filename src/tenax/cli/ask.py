@@ -34,7 +34,8 @@ from tenax.views.transcript import Change, Grow, Put, Row
 __all__ = ["ask"]
 
 _STDIN_SECONDS = 3.0
-"""How long a pipe may take to send its first byte."""
+"""How long a pipe may be silent until the person is told that it is waited for."""
+_WAITING = "Waiting for input on stdin; press Ctrl-D or use `</dev/null` if there is none."
 _STOP_SECONDS = 3.0
 _AWAY_SECONDS = 0.5
 _LOOK_SECONDS = 0.5
@@ -54,8 +55,7 @@ def ask(
     if words == "-":
         words = _read_stdin()
     elif _is_piped():
-        piped = _read_stdin()
-        words = "\n\n".join(text for text in (words, piped) if text.strip())
+        words = "\n\n".join(text for text in (words, _read_stdin()) if text.strip())
     attached = [(each.name, read_file(each, config.tools_folder)) for each in files]
     if not words.strip() and not attached:
         raise InvalidInput("The message is empty.", hint='tenax -p "your question"')
@@ -64,32 +64,35 @@ def ask(
 
 
 def _is_piped() -> bool:
-    """Whether text comes through stdin. A pipe that stays silent is left alone: a program may have forgotten to close it."""
+    """Whether text comes through stdin: from a file, a pipe or a socket."""
     try:
-        descriptor = sys.stdin.fileno()
-        mode = os.fstat(descriptor).st_mode
+        mode = os.fstat(sys.stdin.fileno()).st_mode
     except (AttributeError, OSError, ValueError):  # there is no stdin, or it is no file
         return False
-    if stat.S_ISREG(mode):
-        return True
-    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
-        return False
-    begun, _, _ = select.select([descriptor], [], [], _STDIN_SECONDS)
-    if not begun:
-        click.echo("Nothing came through stdin, so only the question is asked.", err=True)
-    return bool(begun)
+    return stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
 def _read_stdin() -> str:
+    """Read stdin to its end. Where nothing comes for a while, say what is waited for."""
     try:
-        text = sys.stdin.read(BODY_BYTES_MAX + 1)
-    except UnicodeDecodeError as error:
-        raise InvalidInput("What came through stdin is not UTF-8 text.") from error
-    if len(text) > BODY_BYTES_MAX:
+        descriptor = sys.stdin.fileno()
+        os.set_blocking(descriptor, True)  # a program that shares it may have changed that
+        if not sys.stdin.isatty() and not select.select([descriptor], [], [], _STDIN_SECONDS)[0]:
+            click.echo(_WAITING, err=True)
+    except (AttributeError, OSError, ValueError):  # there is no stdin, or it is no file
+        pass
+    try:
+        data = sys.stdin.buffer.read(BODY_BYTES_MAX + 1)
+    except (AttributeError, OSError):  # it was opened for writing, for one
+        return ""
+    if len(data) > BODY_BYTES_MAX:
         raise InvalidInput(
             f"What came through stdin is too large: at most {BODY_BYTES_MAX:,} bytes are taken."
         )
-    return text
+    try:
+        return data.decode().replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        raise InvalidInput("What came through stdin is not UTF-8 text.") from error
 
 
 async def _ask(
