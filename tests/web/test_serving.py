@@ -124,10 +124,16 @@ def test_every_python_that_is_started_imports_nothing_from_where_it_is() -> None
 
 
 def test_host_and_port_are_taken_from_the_command_line(tmp_path: Path) -> None:
-    """Before whatever the settings say, also for what the server lets in by name."""
+    """Before whatever the settings say, even if that is wrong, also for what the server lets in by name."""
     port = free_port()
     with Served(
-        tmp_path, "serve", "--host", "0.0.0.0", "--port", str(port), env={"TENAX_HOST": "127.0.0.1"}
+        tmp_path,
+        "serve",
+        "--host",
+        "0.0.0.0",
+        "--port",
+        str(port),
+        env={"TENAX_HOST": "no host", "TENAX_PORT": "0"},
     ) as served:
         assert served.url == f"http://0.0.0.0:{port}"
         answer = httpx.get(f"http://127.0.0.1:{port}/api/health", timeout=SECONDS, trust_env=False)

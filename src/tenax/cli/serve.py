@@ -19,7 +19,6 @@ import time
 import webbrowser
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import IO, Final
@@ -63,24 +62,37 @@ class Ready(msgspec.Struct, omit_defaults=True):
     hint: str = ""
 
 
-def _host(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+def _host(_context: click.Context, _option: click.Parameter, text: str | None) -> None:
     if text is not None and not is_host(text):
         raise click.BadParameter(f"{text!r} is no host. Use a name or an address, like 127.0.0.1.")
-    return text
+    if text is not None:
+        os.environ["TENAX_HOST"] = text
 
 
+def _port(_context: click.Context, _option: click.Parameter, number: int | None) -> None:
+    if number is not None:
+        os.environ["TENAX_PORT"] = str(number)
+
+
+# Both options become variables before the configuration is read: here, and in the server, which is a process of its own.
 @click.command("serve")
-@click.option("--host", metavar="ADDRESS", callback=_host, help="Listen there, not on serve.host.")
-@click.option("--port", type=click.IntRange(1, PORT_MAX), help="Listen on this port, not on serve.port.")
+@click.option(
+    "--host",
+    metavar="ADDRESS",
+    callback=_host,
+    expose_value=False,
+    help="Listen there, not on serve.host.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, PORT_MAX),
+    callback=_port,
+    expose_value=False,
+    help="Listen on this port, not on serve.port.",
+)
 @pass_config
-def serve(config: Config, host: str | None, port: int | None) -> int:
+def serve(config: Config) -> int:
     """Serve the page, and print a link that opens it. Ctrl-C ends it."""
-    # The server is a process of its own and reads the address again, as the configuration has it.
-    if host is not None:
-        os.environ["TENAX_HOST"] = host
-    if port is not None:
-        os.environ["TENAX_PORT"] = str(port)
-    config = replace(config, serve_host=host or config.serve_host, serve_port=port or config.serve_port)
     return _serve(config, "/")
 
 
