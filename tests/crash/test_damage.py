@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -18,7 +19,7 @@ from tenax.cli.frame import run
 from tenax.errors import StoreDamaged, StoreError, StoreIncomplete, TenaxError
 from tenax.journal import Journal, exists, sqlite
 from tenax.testing.contract.base import answer, begin, say, turn
-from tests.support.damage import Snapshots, snapshot
+from tests.support.damage import FILES, Snapshots, snapshot
 from tests.support.world import build
 
 pytestmark = pytest.mark.crash
@@ -280,3 +281,15 @@ def _text_columns(path: Path) -> list[tuple[str, str]]:
     ]
     connection.close()
     return columns
+
+
+def test_a_store_that_is_refused_keeps_its_files_as_they_are(tmp_path: Path, snapshots: Snapshots) -> None:
+    """The log is not copied into a file that was cut short: what can be rescued stays in both."""
+    for name in FILES:
+        shutil.copy(snapshots.now / name, tmp_path)
+    path, log = tmp_path / "tenax.db", tmp_path / "tenax.db-wal"
+    os.truncate(path, path.stat().st_size // 2)
+    before = path.read_bytes(), log.read_bytes()
+    with pytest.raises(StoreDamaged, match="was cut short"):
+        tenax.open(f"sqlite:///{path}", user="ada")
+    assert (path.read_bytes(), log.read_bytes()) == before

@@ -163,8 +163,11 @@ class SqliteStore(Store):
         try:
             with self._turn():
                 connection = self._writing(durable=True)
+                _leave_log(connection)  # what can be rescued from a store that is refused stays in its files
                 self._migrate(connection)
                 self._begin_life(connection)
+                if not self._missing:
+                    _leave_log(connection, leave=False)
         except Trouble as trouble:
             raise trouble.error from trouble
         except apsw.NotADBError as error:
@@ -262,9 +265,7 @@ class SqliteStore(Store):
         tx = SqliteTx(connection)
         ((_, incarnation, life),) = tx.run("store")
         self.incarnation, known = self._examine(str(incarnation), lambda name, **params: tx.run(name, params))
-        if self._missing:
-            _leave_log(connection)
-        elif life != self._boot or not known:
+        if not self._missing and (life != self._boot or not known):
             with connection:
                 ((_, incarnation, life),) = tx.run("store")
                 self.incarnation = self.ids.append().hex()
@@ -823,9 +824,9 @@ class SqliteTransaction(SqliteTx):
             raise self._store.judge(error, committing=False) from error
 
 
-def _leave_log(connection: apsw.Connection) -> None:
+def _leave_log(connection: apsw.Connection, *, leave: bool = True) -> None:
     """Closing this connection copies nothing from the log into the file."""
-    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(leave))
 
 
 def _roll_back(connection: apsw.Connection) -> None:
