@@ -334,3 +334,29 @@ def test_a_store_and_its_witness_that_are_overwritten_in_place_have_another_inca
         incarnation = journal.incarnation
     with opened(path) as journal:
         assert journal.incarnation == incarnation
+
+
+def test_a_store_that_is_put_back_under_a_running_process_takes_nothing_new(
+    path: Path, tmp_path: Path
+) -> None:
+    """`.restore` of the sqlite3 shell keeps the file, and every process that has it open."""
+    with opened(path) as journal:
+        name = begin(journal)
+        tell(journal, name, "first")
+        copy_store(path, tmp_path / "copy")
+        tell(journal, name, "second")
+        tell(journal, name, "third")
+        incarnation = journal.incarnation
+        source, target = apsw.Connection(str(tmp_path / "copy" / path.name)), apsw.Connection(str(path))
+        with target.backup("main", source, "main") as backup:
+            while not backup.done:
+                backup.step()
+        target.close()
+        source.close()
+        with pytest.raises(StoreIncomplete):
+            tell(journal, name, "new")
+        assert [(each.have, each.upto) for each in journal.missing] == [(2, 4)]
+        assert journal.incarnation != incarnation
+        journal.store.accept_loss()
+        tell(journal, name, "new")
+        assert said(journal, name) == ["first", "new"]

@@ -131,6 +131,8 @@ class Store(abc.ABC):
         self._missing: list[Missing] = []
         self.put_back_to = 0
         """When an incomplete store was last written to, in microseconds; 0 if it is empty."""
+        self._last_facts: dict[int, int] = {}
+        """The last fact that this process has committed, by conversation."""
         self.proved: dict[int, list[tuple[int, int]]] = {}
         """By conversation: the ranges of events, after a seq up to a seq, that this process has proved. None touches another."""
         self._nums: dict[Key, int] = {}
@@ -469,6 +471,7 @@ class Store(abc.ABC):
             if reach:
                 reach("load")
             loaded = self._load(tx, appends)
+            self._refuse_older(tx, loaded)
             outcomes: list[list[Recorded] | TenaxError] = []
             for append in appends:
                 try:
@@ -489,8 +492,23 @@ class Store(abc.ABC):
         if batch.states:
             self._moved(batch)
 
+    def _refuse_older(self, tx: Tx, loaded: Loaded) -> None:
+        """Compare the store with its witness again if it went back under this process. Raises Trouble if it did."""
+        for state in loaded.heads.values():
+            if state.facts < self._last_facts.get(state.num, 0):
+                self.incarnation, _ = self._examine(
+                    self.incarnation, lambda name, **params: tx.run(name, params)
+                )
+                self._refuse_incomplete()
+                return
+
     def _moved(self, batch: Batch) -> None:
         """Tell everybody who should know of what was committed."""
+        if len(self._last_facts) > NUMS_MAX:
+            self._last_facts.clear()
+        for key in batch.moved:
+            state = batch.states[key]
+            self._last_facts[state.num] = state.facts
         nums = list(map(_num_of, batch.states.values()))
         self.hub.notify(nums)
         self.announce(nums)
