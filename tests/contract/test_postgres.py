@@ -897,11 +897,13 @@ def test_a_tail_goes_on_after_a_crash_that_took_partials_and_their_numbers(
             for n in range(20):
                 writer.append(name, [delta(1, n, "x")])
             wait_for(lambda: all(len(each) == 21 for each in seen.values()))
+            kept = journal.place(name)  # of a reader that begins its tail later
             server.crash(wal_writer)
             server.start()
             (stored,) = writer.append(name, [say("after")])
             assert stored.seq < 21, "the crash took no partials, so this shows nothing"
             wait_for(lambda: all("message.user" in each for each in seen.values()))
+            assert stored.seq in (each.seq for each in journal.tail(name, kept) if each.digest)
             stop.set()
             for tail in tails:
                 tail.join(20)
