@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import apsw
 import msgspec
@@ -14,6 +15,7 @@ import pytest
 import tenax
 from tenax.errors import StoreDamaged, StoreIncomplete
 from tenax.journal import Journal
+from tenax.journal.postgres_link import Link
 from tenax.testing.contract.base import begin, said, say
 from tests.support.damage import copy_store, put_back
 
@@ -360,3 +362,14 @@ def test_a_store_that_is_put_back_under_a_running_process_takes_nothing_new(
         journal.store.accept_loss()
         tell(journal, name, "new")
         assert said(journal, name) == ["first", "new"]
+
+
+def test_an_address_without_a_host_is_witnessed_by_the_server_it_reached() -> None:
+    """PGHOST and PGPORT may name another server next time. The role does not matter."""
+    one, other = (SimpleNamespace(host="127.0.0.1", port=port, dbname="tenax") for port in (5432, 5433))
+    ada, bob = (Link(f"postgresql://{role}@/tenax") for role in ("ada", "bob"))
+    assert ada.name(one) == bob.name(one)  # type: ignore[arg-type]
+    assert ada.name(one) != ada.name(other)  # type: ignore[arg-type]
+    several = Link("postgresql://ada@first,second/tenax?port=5432,5433")
+    one.host, other.host = "first", "second"
+    assert several.name(one) == several.name(other)  # type: ignore[arg-type]

@@ -283,7 +283,8 @@ class PostgresStore(Store):
             if self._witness_file is not None:
                 with contextlib.suppress(OSError):  # then there is no witness
                     self._witness_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self.witness = Witness(self._witness_file, f"{self._link.where}, {schema}", self.clock)
+                name = f"{self._link.name(connection.info)}, {schema}"
+                self.witness = Witness(self._witness_file, name, self.clock)
             connection.answer_seconds = Connection.answer_seconds
             self._greet(connection)
             self._connected(connection)

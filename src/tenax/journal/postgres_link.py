@@ -138,6 +138,16 @@ class Link:
         """There is a pooler, and it hands out whole sessions."""
         self.where = f"PostgreSQL at {host}{port}/{given.get('dbname', '')}{user}"
 
+    def name(self, info: psycopg.ConnectionInfo) -> str:
+        """Name the database for its witness: the same for every role, and for every host of an address with several.
+
+        What the address leaves out comes from the environment, so the connection tells it.
+        """
+        given = self._address
+        host = given.get("host") or given.get("hostaddr") or info.host
+        port = given.get("port") or info.port
+        return f"PostgreSQL at {host}:{port}/{info.dbname}"
+
     def parameters(self) -> dict[str, Any]:
         """What a connection is made with. `set_up` does the rest once it stands."""
         hosts = self._address.get("host") or self._address.get("hostaddr") or ""
