@@ -72,7 +72,7 @@ def first_words(journal: Journal, conversation: str) -> str | None:
         standing = journal.messages(conversation, upto=FIRST_EVENTS)
         if not standing and (rows := journal.rows(conversation, limit=1)):
             standing = [fact for row in rows if (fact := journal.fact(conversation, row.last)) is not None]
-    except (Gone, NoSuchConversation):
+    except (Gone, NoSuchConversation, StoreDamaged):  # `doctor` names the damage; the list goes on
         return None
     for words in filter(None, map(_words, standing)):
         return "".join(char if char.isprintable() else "\ufffd" for char in words)[:WORDS_CHARS]
