@@ -79,9 +79,8 @@ class FaultVfs(apsw.VFS):
         """Every flush takes this much longer."""
         self.fired = 0
         """How many faults have happened since the last one was asked for."""
-        self._lock = (
-            threading.RLock()
-        )  # a connection that is collected as garbage syncs in the midst of anything
+        # A connection that is collected as garbage syncs in the midst of anything, also under this lock.
+        self._lock = threading.RLock()
         self._counts: Counter[tuple[What, File | None]] = Counter()
         self._plan: _Plan | None = None
         self._quiet = threading.local()
