@@ -55,7 +55,7 @@ class Missing(msgspec.Struct, frozen=True):
     have: int
     upto: int
     messages: int
-    """How many messages fewer than were stored."""
+    """The number of missing messages."""
 
     def __str__(self) -> str:
         if self.have >= self.upto:

@@ -45,7 +45,7 @@ _LONG_HEAD: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a client may take. `total` includes everybody; the rest of the descriptors is for the store."""
+    """Limits for clients. `total` counts all connections; the store uses the remaining descriptors."""
 
     total: int = 512
     strangers: int = 128
@@ -89,7 +89,7 @@ class Connections:
         return len(self._open) >= self.limits.total or len(self._strangers) >= self.limits.strangers
 
     def make_room(self) -> bool:
-        """End one connection, unless one is ending already. Return False where everybody who has signed in has few."""
+        """Close one connection to make room. Return False if no client has more than its fair share."""
         # A proxy's connections end only where no other stranger is left to end: it speaks for many people.
         strangers = list(self._strangers.values())
         found = strangers or [each for each in self._open.values() if each.user is None]
@@ -154,7 +154,7 @@ class _Accepted(socket.socket):
 
     @property
     def owner(self) -> str:
-        """Who is counted for it: its user, or before the sign-in its network."""
+        """Return the client for which the connection counts: the user, or the network before the sign-in."""
         return self.network if self.user is None else self.user
 
     def close(self) -> None:

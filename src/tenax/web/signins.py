@@ -54,7 +54,7 @@ class Signins:
         """What wakes the open streams of each device."""
 
     async def device_of(self, request: Request) -> Device | None:
-        """The device that sent this request, if it has proved so."""
+        """Return the device of a request, or None if its cookie or key is missing or wrong."""
         cookie = request.cookies.get(cookie_name(request), "")
         device = await self._find(cookie) if cookie else None
         if device is None:
@@ -72,7 +72,7 @@ class Signins:
         self._end({id})
 
     async def revoke_all(self, user: str) -> None:
-        """Sign out all devices of this user, and make unused links not good any more."""
+        """Sign out all devices of a user and delete the user's unused links."""
         await asyncio.to_thread(self.links.forget_codes, user)
         found = await asyncio.to_thread(self.devices.all, user, expired=True)
         await asyncio.to_thread(self.devices.revoke_all, user)
@@ -81,18 +81,18 @@ class Signins:
     # -- streams ---------------------------------------------------------------------------------------------
 
     def enter(self, id: str, hint: asyncio.Event) -> None:  # noqa: A002
-        """A stream of this device opens. It is woken when the device is revoked."""
+        """Register an open stream. The server wakes the stream when its device is revoked."""
         self._streams.setdefault(id, set()).add(hint)
 
     def leave(self, id: str, hint: asyncio.Event) -> None:  # noqa: A002
-        """A stream of this device has ended."""
+        """Remove a stream that has ended."""
         hints = self._streams.get(id, set())
         hints.discard(hint)
         if not hints:
             self._streams.pop(id, None)
 
     def may_read(self, id: str, hint: asyncio.Event) -> bool:  # noqa: A002
-        """Whether this stream may go on."""
+        """Return whether the stream may continue."""
         return hint in self._streams.get(id, ())
 
     async def watch(self) -> None:
@@ -163,7 +163,7 @@ def cookie_name(request: Request) -> str:
 
 
 def port_of(request: Request) -> int:
-    """The port that this server listens on, whatever the client calls it."""
+    """Return the port on which this server listens. The Host header is not used."""
     server: tuple[str, int | None] | None = request.scope.get("server")
     return (server[1] if server is not None else None) or 0
 
