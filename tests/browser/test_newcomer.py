@@ -134,7 +134,7 @@ def test_a_newcomer_is_led_from_one_command_to_an_answer(
         tab.page.get_by_role("button", name="Use the practice model").click()
         expect(tab.box).to_be_visible(timeout=90_000)
         tab.say("What is the capital of France?")
-        expect(tab.rows("assistant", "").locator(".label")).to_contain_text("Practice model", timeout=90_000)
+        expect(tab.answer_whole_or_cut(timeout=90_000).locator(".label")).to_contain_text("Practice model")
         began = time.monotonic()
         os.write(typed.master, b"\x03")
         typed.until("Stopped.", 25)

@@ -258,6 +258,12 @@ class Tab:
         if count is not None:
             expect(self.rows("assistant")).to_have_count(count)
 
+    def answer_whole_or_cut(self, *, timeout: float) -> Locator:
+        """Wait until the first answer has ended. A real model may also end it because it may be no longer."""
+        ended = self.page.locator("[data-row][data-kind=assistant]:is([data-state=''], [data-state=full])").first
+        expect(ended).to_be_attached(timeout=timeout)
+        return ended
+
     @property
     def seen(self) -> list[str]:
         """Every text that the answers had since the page was loaded."""
