@@ -260,7 +260,9 @@ class Tab:
 
     def answer_whole_or_cut(self, *, timeout: float) -> Locator:
         """Wait until the first answer has ended. A real model may also end it because it may be no longer."""
-        ended = self.page.locator("[data-row][data-kind=assistant]:is([data-state=''], [data-state=full])").first
+        ended = self.page.locator(
+            "[data-row][data-kind=assistant]:is([data-state=''], [data-state=full])"
+        ).first
         expect(ended).to_be_attached(timeout=timeout)
         return ended
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tenax.errors import ToolFailed
 from tenax.tools.git_settings import Settings, parse_settings
-from tenax.tools.mounted import Place, open_beneath
+from tenax.tools.mounted import Place, mount_of, open_beneath
 from tenax.tools.paths import FOLDER
 
 __all__ = ["FULL", "Found", "find_repositories", "refuse_where_full"]
@@ -147,23 +147,28 @@ class _Search:
         self._personal = _personal_settings()
 
     def run(self) -> Found:
-        looked: set[str] = set()
+        looked: dict[str, int] = {}
+        """Every folder that was looked through, and its inode then."""
         while self._queue and len(looked) < _FOLDERS_MAX and len(self._repositories) <= _REPOSITORIES_MAX:
             path, inode, inside = self._queue.popleft()
             if path in looked:
+                # One that was seen before is looked at first, by its path. Another one may be listed there later.
+                if inode not in {None, looked[path]} and not self._is_mount_point(path):
+                    self._found.is_exchanged = True
                 continue
-            looked.add(path)
             try:
                 descriptor = self._open(path)
             except OSError as error:
                 refuse_where_full(error)
                 self._refuse_closed(path, error)
                 if inode is not None:
+                    looked[path] = inode
                     self._found.is_torn |= error.errno == errno.ENOENT
                     self._found.is_exchanged |= error.errno in {errno.ELOOP, errno.ENOTDIR}
                 continue
             try:
-                if inode in {None, os.fstat(descriptor).st_ino}:
+                looked[path] = os.fstat(descriptor).st_ino
+                if inode in {None, looked[path]} or self._is_mount_point(path):
                     self._look(descriptor, path, inside=inside)
                 else:
                     self._found.is_exchanged = True
@@ -180,6 +185,21 @@ class _Search:
             for hooks in self._hooks:
                 self._lock_named(os.path.normpath(f"{worktree}/{hooks}"), forbid=False)
         return self._found
+
+    def _is_mount_point(self, path: str) -> bool:
+        """Return whether another file system is mounted here. Then the inode that was listed is that of the place below."""
+        descriptors: list[int] = []
+        try:
+            descriptors.append(os.open("/proc/self/fdinfo", FOLDER))
+            descriptors.append(self._open(path))
+            descriptors.append(self._open(path.rpartition("/")[0]))
+            return mount_of(descriptors[1], descriptors[0]) != mount_of(descriptors[2], descriptors[0])
+        except OSError as error:
+            refuse_where_full(error)
+            return False
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
 
     def _refuse(self, why: str, hint: str) -> None:
         if self._found.refusal is None:
