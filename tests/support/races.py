@@ -45,8 +45,6 @@ SWAPS: Final = {
     "a folder on the way": ("way", "link", "outside"),
 }
 """Two names in the folder, and where a link in place of the second one leads, beside the folder."""
-NOT_HELD: Final = "the repository, with a name elsewhere"
-"""A few of a hundred such swaps still cost a repository its protection. Only the nightly test runs them."""
 _GIT: Final = ("repo/.git", "repo/link", "link", "link/.git", "way/repo/.git", "link/repo/.git")
 _READ: Final = ("secret", "config", "link", "hooks/secret", "link/secret")
 _WRITE: Final = ("hooks/evil", "link/evil", "config", "link")
@@ -112,14 +110,14 @@ def swapping_here(one: Path, other: Path) -> Iterator[None]:
         thread.join()
 
 
-def race(folder: Path, user: int, runs: int, *, every: bool) -> Report:
+def race(folder: Path, user: int, runs: int) -> Report:
     """Run so many commands as this user. `folder` is made; what is beside it is for the links."""
     mounter = folder.parent / "mounted.py"  # our own may lie where only root may look
     shutil.copy(mounted.__file__, mounter)
     mounter.chmod(0o755)
     env = {**os.environ, "HOME": str(folder.parent)}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.races", folder, str(user), str(runs), str(every)],
+        [sys.executable, "-m", "tests.support.races", folder, str(user), str(runs)],
         stdout=subprocess.PIPE, env=env, cwd=ROOT, check=True,
     )  # fmt: skip
     return msgspec.json.decode(done.stdout, type=Report)
@@ -150,9 +148,9 @@ def _outside(place: Path) -> dict[str, str]:
     return {str(file): file.read_text() if file.is_file() else "" for file in sorted(place.rglob("*"))}
 
 
-async def _work(folder: Path, runs: int, *, every: bool) -> Report:
+async def _work(folder: Path, runs: int) -> Report:
     report = Report()
-    swaps = [(name, swap) for name, swap in SWAPS.items() if every or name != NOT_HELD]
+    swaps = list(SWAPS.items())
     for number in range(runs):
         name, (one, other, leads_to) = swaps[number % len(swaps)]
         work, beside = folder / str(number), folder.parent / f"beside-{number}"
@@ -206,5 +204,5 @@ def _become(user: int, beside: Path) -> None:
 if __name__ == "__main__":
     Sandbox().why_not()
     _become(int(sys.argv[2]), Path(sys.argv[1]).parent)
-    done = asyncio.run(_work(Path(sys.argv[1]), int(sys.argv[3]), every=sys.argv[4] == "True"))
+    done = asyncio.run(_work(Path(sys.argv[1]), int(sys.argv[3])))
     sys.stdout.buffer.write(msgspec.json.encode(done))

@@ -176,20 +176,20 @@ def test_nothing_outside_was_touched(tried: Tried) -> None:
     assert tried.harm == []
 
 
-def _raced(user: int, runs: int, *, every: bool) -> Report:
+def _raced(user: int, runs: int) -> Report:
     find_bwrap()
     with tempfile.TemporaryDirectory(prefix="tenax-race-", dir=PLACE) as made:
         folder = Path(made) / "folder"
         folder.mkdir()
         for place in (folder.parent, folder):
             os.chown(place, user, user if os.getuid() == 0 else -1)
-        return race(folder, user, runs, every=every)
+        return race(folder, user, runs)
 
 
 @pytest.mark.parametrize("user", USERS)
 def test_a_command_that_swaps_a_repository_for_a_link_gets_another_one_nowhere(user: str) -> None:
     """The repository, its hooks, its settings or a folder on the way: nothing outside is reached, nothing protected is written."""
-    report = _raced(USERS[user], 54, every=False)
+    report = _raced(USERS[user], 54)
     assert (report.escaped, report.lost, report.errors) == ([], [], [])
     assert report.ran > report.refused
 
@@ -199,7 +199,7 @@ def test_a_command_that_swaps_a_repository_for_a_link_gets_another_one_nowhere(u
 @pytest.mark.parametrize("user", USERS)
 def test_a_thousand_swaps_get_nowhere(user: str) -> None:
     """The same race, a thousand times for each user."""
-    report = _raced(USERS[user], 1020, every=True)
+    report = _raced(USERS[user], 1020)
     assert (report.escaped, report.lost, report.errors) == ([], [], [])
     assert report.ran > report.refused
 
