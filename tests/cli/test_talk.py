@@ -22,6 +22,7 @@ from tenax.errors import InvalidInput
 from tenax.models import Call, Reply
 from tenax.rules import Rule
 from tenax.runtime import Runtime
+from tests.support.postgres import PostgresServer
 from tests.support.runs import config_of, until
 from tests.support.served import Pace
 from tests.support.turns import journal_of, new_conversation, rows_of, set_up
@@ -486,6 +487,33 @@ def test_an_answer_that_another_process_writes_is_seen_here_as_it_comes(
     assert talk.text.count("from far away") == 1
     talk.type(CTRL_D)
     assert talk.ended() == 0
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_each_word_is_shown_once_after_a_crash_of_the_server_of_a_minute(
+    home: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The crash takes stored text, and its numbers go to other events. What the terminal showed stands, and the rest comes."""
+    words = " ".join(f"w{n}" for n in range(110))
+    set_up(home, [Reply(words=words, calls=[Call("none", {})]), Reply(words="done")])
+    pace = paced(home, monkeypatch, 10)
+    # The server flushes nothing by itself, so what was stored without a flush is lost.
+    with PostgresServer({"wal_writer_delay": "10s"}) as server:
+        monkeypatch.setenv("TENAX_STORE", server.create_database())
+        talk = start()
+        talk.send("go")
+        talk.until("w5")
+        server.stop("immediate")
+        pace.say()
+        time.sleep(50)  # the absence itself
+        server.start()
+        talk.until("done")
+        talk.at_rest()
+        shown = re.findall(r"\bw\d+\b|\bdone\b", talk.text)
+        talk.type(CTRL_D)
+        assert talk.ended() == 0
+    assert shown == [*words.split(), "done"]
 
 
 def test_a_conversation_that_is_deleted_elsewhere_makes_room_for_a_new_one(home: Path, start: Start) -> None:
