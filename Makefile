@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # What is fetched is what requirements/ names by its hash; the build of this folder itself fetches nothing more.
 LOCKED := $(PIP) --require-hashes
@@ -29,7 +30,7 @@ wheel: page
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m tools.page test
-	$(BIN)/pytest -n 2 tests
+	$(PYTEST) -n 2 tests
 
 # The tests that take too long for every commit.
 nightly: $(VENV)/installed-dev
