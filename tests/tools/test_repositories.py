@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from itertools import combinations
@@ -111,3 +112,94 @@ def test_a_mounted_folder_is_not_taken_for_one_that_was_exchanged(folder: Path, 
     assert done.stderr == ""
     paths = "other/.git/config other/.git/hooks repo/.git/config repo/.git/hooks"
     assert done.stdout.splitlines() == [f"False False {paths}"] * 2
+
+
+# -- what hides a repository ----------------------------------------------------------------------------------------
+
+
+def make_git(git: Path) -> None:
+    for name in ("hooks", "objects", "refs"):
+        (git / name).mkdir(parents=True)
+    (git / "HEAD").write_text("ref: refs/heads/main\n")
+    (git / "config").write_text("[core]\n")
+
+
+def locked(found: Found) -> set[str]:
+    return {place.path for place in found.places if place.locked}
+
+
+HIDDEN = {
+    "marks in the work tree": ("", ["hooks/x", "objects/x", "config"], ".git/config"),
+    "a whole repository in the work tree": ("", ["hooks/x", "objects/x", "refs/x", "HEAD", "config"], ".git/config"),
+    "marks in a folder above": ("", ["objects/x", "refs/x", "HEAD"], "project/.git/config"),
+    "a mark in a group of submodules": (".git", ["modules/libs/HEAD"], ".git/modules/libs/foo/config"),
+    "marks in such a group": (".git", ["modules/libs/HEAD", "modules/libs/objects/x"], ".git/modules/libs/foo/config"),
+    "a bare repository around its worktree": ("", ["HEAD", "objects/x", "refs/x", "hooks/x", "config"], "main/.git"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_no_file_in_a_work_tree_hides_a_repository(tmp_path: Path, name: str) -> None:
+    """In a process that did not see the repository before."""
+    where, files, config = HIDDEN[name]
+    if config.endswith("/.git"):
+        (tmp_path / config).parent.mkdir()
+        (tmp_path / config).write_text("gitdir: ../worktrees/main\n")
+    else:
+        make_git((tmp_path / config).parent)
+    for file in files:
+        (tmp_path / where / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / where / file).touch()
+    found = find_repositories(tmp_path)
+    assert config in locked(found)
+    assert found.refusal is None
+
+
+def test_folders_in_a_git_directory_hide_no_other_repository(folder: Path) -> None:
+    """Those that are known are looked at first. Where there are too many, no command runs."""
+    make_git(folder / ".git")
+    for number in range(repositories._GIT_FOLDERS_MAX + 1):
+        (folder / ".git/modules" / str(number)).mkdir(parents=True)
+    found = find_repositories(folder)
+    assert "repo/.git/config" in locked(found)
+    assert "its git directories hold more than 5,000 folders" in str(found.refusal)
+
+
+def test_more_included_files_than_can_be_protected_are_refused(folder: Path) -> None:
+    """They would use up what is looked at, and leave the files of another repository open."""
+    lines = "".join(f"path = ../x{number}\n" for number in range(repositories._INCLUDES_MAX + 1))
+    make_git(folder / ".git")
+    (folder / ".git/config").write_text(f"[include]\n{lines}")
+    assert "include more than 200 files" in str(find_repositories(folder).refusal)
+
+
+def test_more_worktrees_than_can_be_protected_are_refused(folder: Path) -> None:
+    """A file named `.git` costs as much as a repository."""
+    for number in range(repositories._REPOSITORIES_MAX):
+        (folder / str(number)).mkdir()
+        (folder / str(number) / ".git").write_text("gitdir: elsewhere\n")
+    assert "more than 200 git repositories" in str(find_repositories(folder).refusal)
+
+
+def test_a_folder_on_the_way_to_missing_hooks_is_held(folder: Path) -> None:
+    """A link in its place would lead git to other hooks."""
+    (folder / "repo/.husky").mkdir()
+    (folder / "repo/.git/config").write_text("[core]\n# a comment that ends with \\\nhooksPath = .husky/_\n")
+    found = find_repositories(folder)
+    assert "repo/.husky" in {place.path for place in found.places}
+    assert found.forbidden["repo/.husky/_"] == "repo/.husky"
+
+
+@pytest.mark.parametrize("partner", ["a file", "a folder", "a repository"])
+def test_a_repository_that_was_moved_a_moment_ago_is_noted(folder: Path, partner: str) -> None:
+    """Whatever was exchanged with it: the next look may find something else."""
+    other = folder / "other"
+    if partner == "a file":
+        other.write_text("gitdir: elsewhere\n")
+    else:
+        other.mkdir()
+    if partner == "a repository":
+        make_git(other)
+    os.utime(other, (1, 1))
+    exchange(folder / "repo/.git", other)
+    assert "repo/.git" in find_repositories(folder).moved

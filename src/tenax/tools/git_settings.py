@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 __all__ = ["Settings", "parse_settings"]
@@ -10,6 +11,7 @@ __all__ = ["Settings", "parse_settings"]
 _HEADER = re.compile(r"\s*\[\s*([\w.-]+)(?:\s+\"(?:[^\"\\]|\\.)*\")?\s*\]")
 _KEY = re.compile(r"\s*([A-Za-z][\w-]*)\s*=(.*)")
 _VALUE = re.compile(r'\\(.)|"|([#;])|([^\\"#;]+)')
+_COMMENTED = re.compile(r'(?:[^"#;\\]|\\.|"(?:[^"\\]|\\.)*")*[#;]')
 _ESCAPES = {"n": "\n", "t": "\t", "b": "\b"}
 
 
@@ -23,8 +25,7 @@ def parse_settings(text: str) -> Settings:
     """Read `core.hooksPath`, `core.worktree`, and the paths of `include` and of every `includeIf`, whatever its condition."""
     found = Settings([], [], "")
     section = ""
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\\\n", "")
-    for line in text.split("\n"):
+    for line in _lines(text.removeprefix("\ufeff").replace("\r\n", "\n")):
         rest = line
         if header := _HEADER.match(line):
             section, rest = header[1].lower(), line[header.end() :]
@@ -38,6 +39,20 @@ def parse_settings(text: str) -> Settings:
         elif name in {"include.path", "includeif.path"}:
             found.includes.append(value)
     return found
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Join a line that ends with a backslash with the next one. In a comment a backslash is nothing special."""
+    begun = ""
+    for line in text.split("\n"):
+        whole = begun + line
+        if whole.endswith("\\") and not _COMMENTED.match(whole):
+            begun = whole[:-1]
+        else:
+            begun = ""
+            yield whole
+    if begun:
+        yield begun
 
 
 def _value(text: str) -> str:

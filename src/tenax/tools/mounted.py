@@ -18,7 +18,7 @@ import select
 import sys
 import time
 
-__all__ = ["CHANGED", "FAILED", "Place", "mount_of", "open_beneath"]
+__all__ = ["CHANGED", "FAILED", "Place", "open_beneath"]
 
 CHANGED = 3
 """Exit status: a place is not the planned file, at every look. The caller looks for repositories again."""
@@ -117,7 +117,7 @@ def _open(folder: int, place: Place) -> tuple[int, int]:
     raise _Changed(place.path)
 
 
-def mount_of(descriptor: int, descriptors: int) -> str:
+def _mount_of(descriptor: int, descriptors: int) -> str:
     """Return the id of the mount that a descriptor is on. `descriptors` is /proc/self/fdinfo, opened before."""
     info = os.open(str(descriptor), os.O_RDONLY, dir_fd=descriptors)
     try:
@@ -152,7 +152,7 @@ def _check(folder: int, place: Place, descriptors: int) -> None:
     """Check that the path leads to a mount of the planned file, and that it is read-only. Raises _Changed."""
     above, descriptor = _open(folder, place)
     try:
-        if mount_of(descriptor, descriptors) == mount_of(above, descriptors):
+        if _mount_of(descriptor, descriptors) == _mount_of(above, descriptors):
             raise _Changed(place.path)
         if place.locked and not os.fstatvfs(descriptor).f_flag & os.ST_RDONLY:
             raise _Changed(place.path)

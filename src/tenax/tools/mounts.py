@@ -8,8 +8,8 @@ again until a look saw nothing exchanged. Where that does not come to an end, th
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -38,9 +38,9 @@ class Protection:
     def __init__(self, folder: Path) -> None:
         """Look through the folder. Raises ToolFailed."""
         self.folder = folder
-        self._covered: set[tuple[str, int, int, bool]] = set()
+        self._covered: set[tuple[str, int, int, bool, int]] = set()
         self._paths: set[str] = set()
-        self._forbidden: dict[str, None] = {}
+        self._forbidden: dict[str, str] = {}
         for _ in range(_BUSY_LOOKS_MAX):
             self._found = self._look()
             if self.is_needed or not self._found.is_torn:
@@ -62,10 +62,11 @@ class Protection:
             if look:
                 found = self._look()
             complete = self._cover(found, pid, pidfd) and not found.is_exchanged
-            # A link in the place of a repository is that of another command, unless it stays. A folder in which files
-            # come and go is looked through a few times more.
+            # A link in the place of a repository is that of another command, unless it stays. What was moved a moment ago
+            # may be moved again. A folder in which files come and go is looked through a few times more.
             if (
                 complete
+                and not found.moved
                 and found.fresh_links <= self._paths
                 and not (found.is_torn and look < _BUSY_LOOKS_MAX)
             ):
@@ -85,7 +86,10 @@ class Protection:
     def _look(self, *, is_running: bool = False) -> Found:
         """Look through the folder. A command that runs is kept from what was found, even where none may begin."""
         found = find_repositories(self.folder)
-        self._forbidden.update(dict.fromkeys(found.forbidden))
+        leave = found.unfinished if is_running else ()
+        self._forbidden.update(
+            (path, held) for path, held in found.forbidden.items() if not _is_inside(path, leave)
+        )
         if found.refusal is not None and not is_running:
             raise found.refusal
         return found
@@ -95,8 +99,7 @@ class Protection:
         new = [
             place
             for place in found.places
-            if _identity(place) not in self._covered
-            and not any(f"{place.path}/".startswith(f"{git}/") for git in leave)
+            if _identity(place, found) not in self._covered and not _is_inside(place.path, leave)
         ]
         if not new:
             return True
@@ -117,7 +120,7 @@ class Protection:
             return False
         if done.returncode:
             raise _not_protected(done.stderr.decode(errors="replace")[-300:])
-        self._covered.update(_identity(place) for place in new)
+        self._covered.update(_identity(place, found) for place in new)
         self._paths.update(place.path for place in new)
         return True
 
@@ -131,8 +134,8 @@ class Protection:
         except OSError:
             return ""
         try:
-            for path in list(self._forbidden):  # a look on another thread may add to it
-                found = _planted_at(root, path)
+            for path, held in list(self._forbidden.items()):  # a look on another thread may add to it
+                found = _planted_at(root, path, held)
                 if found:
                     return f"{found} in a repository, where git finds what to run"
             return ""
@@ -140,44 +143,61 @@ class Protection:
             os.close(root)
 
     def clear(self) -> str:
-        """Remove such files. Return the sentence for what is left."""
-        for path in list(self._forbidden):
-            with contextlib.suppress(OSError, RecursionError):
-                _remove(self.folder, path)
-        return f"{left}; it could not be removed" if (left := self.planted()) else ""
+        """Rename such files, because a person may have made them. Return the sentence for what was done."""
+        planted = self.planted()
+        renamed: list[str] = []
+        for path, held in list(self._forbidden.items()):
+            with contextlib.suppress(OSError):
+                renamed.append(_set_aside(self.folder, path, held))
+        if left := self.planted():
+            return f"{left}; it could not be renamed"
+        return f"{planted}; what was there is now {', '.join(renamed)}" if renamed else planted
 
 
-def _planted_at(root: int, path: str) -> str:
-    """Return what a command did at this path, or an empty string."""
+def _is_inside(path: str, folders: Collection[str]) -> bool:
+    return any(f"{path}/".startswith(f"{folder}/") for folder in folders)
+
+
+def _planted_at(root: int, path: str, held: str) -> str:
+    """Return what a command did at this path, or an empty string. It cannot have moved the part that is held."""
     name = Path(path).name
     try:
-        os.close(mounted.open_beneath(root, path, os.O_PATH | os.O_NOFOLLOW, links=True))
+        folder = mounted.open_beneath(root, held, os.O_PATH | os.O_DIRECTORY)
+    except OSError:
+        return ""
+    try:
+        os.close(mounted.open_beneath(folder, _below(path, held), os.O_PATH | os.O_NOFOLLOW))
     except PermissionError:
         return f"it closed the folder of {name}"
-    except OSError:  # it is not there, or a link leads out of the folder
-        return ""
+    except OSError as error:
+        return f"it put a link on the way to {name}" if error.errno == errno.ELOOP else ""
+    finally:
+        os.close(folder)
     return f"it wrote {name}"
 
 
-def _remove(folder: Path, path: str) -> None:
-    """Remove a file or a folder with all that is in it. A link is removed, not followed. Raises OSError."""
+def _below(path: str, folder: str) -> str:
+    return path[len(folder) + 1 :] if folder else path
+
+
+def _set_aside(folder: Path, path: str, held: str) -> str:
+    """Rename what is at this path, or a link on the way to it. No link is followed. Return its new path. Raises OSError."""
     *ways, name = path.split("/")
-    parent = _entered(str(folder), None)
+    parent, above = _entered(str(folder), None), ""
     try:
         for way in ways:
             try:
                 below = _entered(way, parent)
-            except NotADirectoryError:  # the folder on the way was exchanged
-                os.unlink(way, dir_fd=parent)
-                return
+            except NotADirectoryError:
+                if _is_inside(held, [f"{above}{way}"]):  # no command can have put it there
+                    raise
+                name = way
+                break
             os.close(parent)
-            parent = below
-        try:
-            os.unlink(name, dir_fd=parent)
-        except IsADirectoryError:  # it goes at once, however much is in it
-            gone = f".tenax-{os.urandom(8).hex()}"
-            os.rename(name, gone, src_dir_fd=parent, dst_dir_fd=parent)
-            shutil.rmtree(gone, ignore_errors=True, dir_fd=parent)
+            parent, above = below, f"{above}{way}/"
+        aside = f"{name}.set-aside-{os.urandom(4).hex()}"
+        os.rename(name, aside, src_dir_fd=parent, dst_dir_fd=parent)
+        return f"{above}{aside}"
     finally:
         os.close(parent)
 
@@ -194,9 +214,9 @@ def _entered(name: str, parent: int | None) -> int:
         os.close(way)
 
 
-def _identity(place: Place) -> tuple[str, int, int, bool]:
+def _identity(place: Place, found: Found) -> tuple[str, int, int, bool, int]:
     """A file that is seen under another path is mounted there too: a folder on the way may be a mount of its own."""
-    return place.path, place.device, place.inode, place.locked
+    return place.path, place.device, place.inode, place.locked, found.changed.get(place.path, 0)
 
 
 def _not_protected(why: str) -> ToolFailed:

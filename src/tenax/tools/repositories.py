@@ -17,14 +17,18 @@ from typing import NamedTuple
 
 from tenax.errors import ToolFailed
 from tenax.tools.git_settings import Settings, parse_settings
-from tenax.tools.mounted import Place, mount_of, open_beneath
+from tenax.tools.mounted import Place, open_beneath
 from tenax.tools.paths import FOLDER
 
 __all__ = ["FULL", "Found", "find_repositories", "refuse_where_full"]
 
 _FOLDERS_MAX = 20_000
-"""So many folders are looked through: git directories and what was seen before first, then the nearest."""
+"""So many folders are looked through: known repositories first, then the insides of git directories, then the nearest."""
+_GIT_FOLDERS_MAX = 5_000
+"""So many folders inside of git directories are looked through. Where there are more, no command runs."""
 _REPOSITORIES_MAX = 200
+_CLONE_SECONDS = 600.0
+"""A git directory without an index that was changed within this time may belong to a clone under way."""
 FULL = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """There is no room for one more process or file, for a moment."""
 _FRESH_NS = 300_000_000
@@ -35,10 +39,12 @@ _INSIDE = frozenset({"HEAD", "objects", "commondir", *_KEPT})
 """Marks of a repository of a submodule or worktree: its place says enough, so one of them will do."""
 _seen: dict[str, list[tuple[str, bool]]] = {}
 """For each folder the repositories that were found there in this process. They are looked at first the next time."""
-_INCLUDES_MAX = 50
+_INCLUDES_MAX = 200
 _HOOKS_MAX = 200
 _SETTINGS_BYTES_MAX = 1_000_000
 _SETTINGS = ("config", "hooks", "config.worktree", "commondir")
+_PARTS = frozenset({"branches", "hooks", "info", "logs", "objects", "refs"})
+"""Folders of a git directory in which no other one is."""
 _NAMES = frozenset({".git", "index", *_BARE, *_SETTINGS})
 """Files that are looked at. Others are passed over."""
 
@@ -49,6 +55,16 @@ class _Entry(NamedTuple):
     is_link: bool
 
 
+class _Next(NamedTuple):
+    """A folder to look at."""
+
+    path: str
+    inode: int | None
+    """None: it was not listed, so whatever stands there is looked at."""
+    inside: bool
+    """Whether it is inside of a git directory."""
+
+
 class Found:
     """The repositories of one look."""
 
@@ -56,8 +72,11 @@ class Found:
         self.folder, self.device, self.inode = folder, root.st_dev, root.st_ino
         self._repositories: dict[str, Place] = {}
         self._ways: dict[str, Place] = {}
-        self.forbidden: list[str] = []
-        """Files that no command may make: they cannot be covered while they are missing."""
+        self.forbidden: dict[str, str] = {}
+        """Files that no command may make: they cannot be covered while they are missing. For each the nearest folder that
+        is there; it is held."""
+        self.changed: dict[str, int] = {}
+        """When each locked file or folder was changed last. Its inode may belong to another file later."""
         self.identities: dict[str, tuple[int, int]] = {}
         """Device and inode of every folder that was looked through."""
         self.unfinished: set[str] = set()
@@ -68,6 +87,8 @@ class Found:
         """A file or folder was listed, but a link or another file stood there when it was opened."""
         self.refusal: ToolFailed | None = None
         """Why no command may run in the folder."""
+        self.moved: set[str] = set()
+        """Repositories, and folders on the way to one, that were moved a moment ago: they may be moved again."""
         self.fresh_links: set[str] = set()
         """Links where a repository, its settings or its hooks are expected, in folders that were changed a moment ago."""
 
@@ -96,6 +117,7 @@ class Found:
     def lock(self, path: str, found: os.stat_result) -> None:
         """Let no command write a file or folder."""
         self._repositories[path] = Place(path, found.st_dev, found.st_ino, locked=True)
+        self.changed[path] = found.st_ctime_ns
         self.hold_way(path.rpartition("/")[0])
 
     def protects(self, path: str) -> bool:
@@ -134,12 +156,16 @@ class _Search:
     def __init__(self, folder: Path, root: int) -> None:
         self._root = root
         self._found = Found(folder, os.fstat(root))
-        self._queue: deque[tuple[str, int | None, bool]] = deque([("", os.fstat(root).st_ino, False)])
-        """Paths, the inode of each if it was listed, and whether it is inside of a git directory."""
-        self._queue += ((path, None, inside) for path, inside in _seen.get(str(folder), ()))
+        self._known: deque[_Next] = deque(
+            _Next(path, None, inside) for path, inside in _seen.get(str(folder), ())
+        )
+        self._inside: deque[_Next] = deque()
+        self._nearest: deque[_Next] = deque([_Next("", None, inside=False)])
         self._repositories: list[tuple[str, bool]] = []
         self._worktrees: list[str] = []
         """Folders with a file that says where their repository is."""
+        self._folders_inside = 0
+        self._moved: set[str] = set()
         self._named = 0
         self._hooks: set[str] = set()
         """Relative paths of hooks: each is one in every worktree."""
@@ -149,12 +175,11 @@ class _Search:
     def run(self) -> Found:
         looked: dict[str, int] = {}
         """Every folder that was looked through, and its inode then."""
-        while self._queue and len(looked) < _FOLDERS_MAX and len(self._repositories) <= _REPOSITORIES_MAX:
-            path, inode, inside = self._queue.popleft()
+        while (following := self._following(looked)) is not None:
+            path, inode, inside = following
             if path in looked:
                 # One that was seen before is looked at first, by its path. Another one may be listed there later.
-                if inode not in {None, looked[path]} and not self._is_mount_point(path):
-                    self._found.is_exchanged = True
+                self._found.is_exchanged |= inode not in {None, looked[path]}
                 continue
             try:
                 descriptor = self._open(path)
@@ -168,7 +193,7 @@ class _Search:
                 continue
             try:
                 looked[path] = os.fstat(descriptor).st_ino
-                if inode in {None, looked[path]} or self._is_mount_point(path):
+                if inode in {None, looked[path]}:
                     self._look(descriptor, path, inside=inside)
                 else:
                     self._found.is_exchanged = True
@@ -181,25 +206,28 @@ class _Search:
         folder = str(self._found.folder)
         seen = dict.fromkeys([*self._repositories, *_seen.get(folder, ())])
         _seen[folder] = list(seen)[: 2 * _REPOSITORIES_MAX]
+        self._found.moved = self._moved & {place.path for place in self._found.places}
         for worktree in self._worktrees:
             for hooks in self._hooks:
                 self._lock_named(os.path.normpath(f"{worktree}/{hooks}"), forbid=False)
         return self._found
 
-    def _is_mount_point(self, path: str) -> bool:
-        """Return whether another file system is mounted here. Then the inode that was listed is that of the place below."""
-        descriptors: list[int] = []
-        try:
-            descriptors.append(os.open("/proc/self/fdinfo", FOLDER))
-            descriptors.append(self._open(path))
-            descriptors.append(self._open(path.rpartition("/")[0]))
-            return mount_of(descriptors[1], descriptors[0]) != mount_of(descriptors[2], descriptors[0])
-        except OSError as error:
-            refuse_where_full(error)
-            return False
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+    def _following(self, looked: dict[str, int]) -> _Next | None:
+        """Return the folder to look at next. None: there is none, or the limit is reached."""
+        if len(self._repositories) + len(self._worktrees) > _REPOSITORIES_MAX:
+            return None
+        if self._known:
+            return self._known.popleft()
+        if self._inside:
+            self._folders_inside += 1
+            if self._folders_inside <= _GIT_FOLDERS_MAX:
+                return self._inside.popleft()
+            self._refuse(
+                f"its git directories hold more than {_GIT_FOLDERS_MAX:,} folders, and so many cannot be looked through",
+                hint="look what is in the folders named .git/modules",
+            )
+            return None
+        return self._nearest.popleft() if self._nearest and len(looked) < _FOLDERS_MAX else None
 
     def _refuse(self, why: str, hint: str) -> None:
         if self._found.refusal is None:
@@ -246,42 +274,74 @@ class _Search:
         state = os.fstat(descriptor)
         self._found.identities[path] = (state.st_dev, state.st_ino)
         self._identify(path.rpartition("/")[0])
-        with os.scandir(descriptor) as listed:
-            entries = {
-                entry.name: _Entry(entry.inode(), entry.is_dir(follow_symlinks=False), entry.is_symlink())
-                for entry in listed
-                if entry.name in _NAMES or entry.is_dir(follow_symlinks=False)
-            }
+        self._note_moved(path, state)
+        entries = self._list(descriptor)
         is_git = path.rpartition("/")[2] == ".git"
         is_bare = not inside and _is_bare(entries)
-        if is_git or is_bare or (inside and entries.keys() & _INSIDE):
+        is_marked = inside and bool(entries.keys() & _INSIDE)
+        if is_git or is_bare or is_marked:
             self._count(path, inside=inside)
             whole = is_git or ("objects" in entries and "commondir" not in entries)
             self._protect(descriptor, path, entries, whole=whole)
             if is_bare:
                 self._hold_marks(descriptor, path, entries)
             self._note_links(descriptor, path, entries, ("config", "hooks"))
+        if is_git:
             entries = {name: entries[name] for name in ("modules", "worktrees") if name in entries}
         elif ".git" in entries:
-            # Else git would take the folder itself for a repository once its own is broken.
-            missing = next(name for name in ("HEAD", "objects", "refs") if name not in entries)
-            self._found.forbidden.append(_joined(path, missing))
-            if not entries[".git"].is_folder and not entries[".git"].is_link:
-                # The file that says where the repository of a worktree or a submodule is.
-                self._lock(descriptor, path, ".git")
-                self._worktrees.append(path)
-        self._note_links(descriptor, path, entries, (".git",))
+            self._protect_worktree(descriptor, path, entries)
         for name, entry in entries.items():
-            if entry.is_folder and (
-                inside or is_git or name == ".git"
-            ):  # they come first, whatever else there is
-                self._queue.appendleft((_joined(path, name), entry.inode, name != ".git"))
+            below = _joined(path, name)
+            if entry.is_folder and name == ".git":
+                self._inside.append(_Next(below, entry.inode, inside=False))
+            elif entry.is_folder and (inside or is_git):
+                if not (is_marked and name in _PARTS):
+                    self._inside.append(_Next(below, entry.inode, inside=True))
             elif entry.is_folder:
-                self._queue.append((_joined(path, name), entry.inode, False))
+                self._nearest.append(_Next(below, entry.inode, inside=False))
+
+    def _list(self, descriptor: int) -> dict[str, _Entry]:
+        """Return the folders in a folder, and the files that are looked at.
+
+        The inode is asked for: where something is mounted, and on some file systems, another one is listed.
+        """
+        entries: dict[str, _Entry] = {}
+        with os.scandir(descriptor) as listed:
+            for entry in listed:
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if not is_folder and entry.name not in _NAMES:
+                    continue
+                try:
+                    inode = entry.stat(follow_symlinks=False).st_ino if is_folder else entry.inode()
+                except FileNotFoundError:
+                    self._found.is_torn = True
+                    continue
+                entries[entry.name] = _Entry(inode, is_folder, entry.is_symlink())
+        return entries
+
+    def _note_moved(self, path: str, state: os.stat_result) -> None:
+        """Note a file or folder that was moved a moment ago: a change of what is in it would change `mtime` too."""
+        if path and state.st_ctime_ns != state.st_mtime_ns and _is_fresh(state):
+            self._moved.add(path)
+
+    def _protect_worktree(self, descriptor: int, path: str, entries: dict[str, _Entry]) -> None:
+        """Protect a folder that holds a repository or the file that says where it is."""
+        # Else git would take the folder itself for a repository once its own is broken.
+        missing = next((name for name in ("HEAD", "objects", "refs") if name not in entries), None)
+        if missing is not None:
+            self._found.forbidden[_joined(path, missing)] = path
+        self._note_links(descriptor, path, entries, (".git",))
+        if not entries[".git"].is_folder and not entries[".git"].is_link:
+            self._lock(descriptor, path, ".git")
+            self._worktrees.append(path)
+            self._refuse_too_many()
 
     def _count(self, path: str, *, inside: bool) -> None:
         self._repositories.append((path, inside))
-        if len(self._repositories) > _REPOSITORIES_MAX:
+        self._refuse_too_many()
+
+    def _refuse_too_many(self) -> None:
+        if len(self._repositories) + len(self._worktrees) > _REPOSITORIES_MAX:
             self._refuse(
                 f"it holds more than {_REPOSITORIES_MAX} git repositories, and so many cannot be protected",
                 hint="use a folder inside it",
@@ -306,7 +366,7 @@ class _Search:
         if not links:
             return
         is_top = _joined(path, names[0]) in {".git", ".git/config"}
-        if not is_top and time.time_ns() - os.fstat(descriptor).st_ctime_ns < _FRESH_NS:
+        if not is_top and _is_fresh(os.fstat(descriptor)):
             self._found.fresh_links |= links
             return
         self._refuse(
@@ -319,14 +379,14 @@ class _Search:
         self._found.hold(path)
         if whole:
             self._make_missing(descriptor, path, entries)
-        if "index" not in entries:
+        if "index" not in entries and time.time() - os.fstat(descriptor).st_ctime < _CLONE_SECONDS:
             self._found.unfinished.add(path)
         for name in _SETTINGS:
             if name == "commondir" and whole:  # only a worktree has one
-                self._found.forbidden.append(_joined(path, name))
+                self._found.forbidden[_joined(path, name)] = path
             elif name not in entries:
                 if not whole or name == "config.worktree":
-                    self._found.forbidden.append(_joined(path, name))
+                    self._found.forbidden[_joined(path, name)] = path
             elif not entries[name].is_link:
                 self._lock(descriptor, path, name)
         for name in ("config", "config.worktree"):
@@ -346,13 +406,22 @@ class _Search:
         while files:
             file, settings = files.pop()
             for path in settings.includes:
-                self._included += 1
                 included = self._in_folder(file.rpartition("/")[0], path)
-                if included is not None and self._included <= _INCLUDES_MAX:
+                if included is not None and not self._too_many_includes():
                     self._lock_named(included, forbid=True)
                     more = self._read_settings(included)
                     self._protect_hooks(more, worktree)
                     files.append((included, more))
+
+    def _too_many_includes(self) -> bool:
+        self._included += 1
+        if self._included <= _INCLUDES_MAX:
+            return False
+        self._refuse(
+            f"its git settings include more than {_INCLUDES_MAX} files of the folder, and so many cannot be protected",
+            hint="remove include.path lines from the settings of its repositories",
+        )
+        return True
 
     def _protect_hooks(self, settings: Settings, worktree: str) -> None:
         self._named += len(settings.hooks)
@@ -398,7 +467,7 @@ class _Search:
         except OSError as error:
             refuse_where_full(error)
             if forbid and error.errno == errno.ENOENT:
-                self._found.forbidden.append(path)
+                self._forbid(path)
             return
         try:
             self._identify(above)
@@ -409,12 +478,29 @@ class _Search:
                 self._lock(descriptor, above, name)
         except FileNotFoundError:
             if forbid:
-                self._found.forbidden.append(path)
+                self._forbid(path)
         except OSError as error:
             refuse_where_full(error)
             self._found.is_torn = True
         finally:
             os.close(descriptor)
+
+    def _forbid(self, path: str) -> None:
+        """Let no command make a file that the settings name, nor put a link on the way to it."""
+        above = path.rpartition("/")[0]
+        while above:
+            try:
+                self._identify(above)
+            except FileNotFoundError:
+                above = above.rpartition("/")[0]
+            except OSError as error:
+                refuse_where_full(error)
+                self._found.is_torn = True
+                return
+            else:
+                self._found.hold_way(above)
+                break
+        self._found.forbidden[path] = above
 
     def _identify(self, path: str) -> None:
         """Note folders on the way that were not looked through."""
@@ -423,6 +509,7 @@ class _Search:
             try:
                 state = os.fstat(descriptor)
                 self._found.identities[path] = (state.st_dev, state.st_ino)
+                self._note_moved(path, state)
             finally:
                 os.close(descriptor)
             path = path.rpartition("/")[0]
@@ -447,6 +534,7 @@ class _Search:
         if stat.S_ISLNK(found.st_mode):  # it was exchanged for a link since the folder was listed
             self._found.is_exchanged = True
             return
+        self._note_moved(_joined(path, name), found)
         self._found.lock(_joined(path, name), found)
         self._refuse_second_names(_joined(path, name), found)
 
@@ -486,11 +574,18 @@ def _personal_settings() -> Settings:
     return Settings(hooks, [], "")
 
 
+def _is_fresh(state: os.stat_result) -> bool:
+    return time.time_ns() - state.st_ctime_ns < _FRESH_NS
+
+
 def _is_bare(entries: dict[str, _Entry]) -> bool:
     """Return whether git takes a folder with these names for a repository, or did before a command moved a part of it."""
     if entries.keys() >= _BARE:
         return True
-    return entries.keys() >= _KEPT and not entries["config"].is_folder and bool(entries.keys() & _BARE)
+    # A work tree may hold such names too. It has a `.git`, and one name of a bare repository is forbidden there.
+    if ".git" in entries or not entries.keys() >= _KEPT:
+        return False
+    return not entries["config"].is_folder and bool(entries.keys() & _BARE)
 
 
 def _joined(path: str, name: str) -> str:

@@ -21,6 +21,7 @@ import stat
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -160,10 +161,9 @@ class Running:
         """Protect the repositories that are there now from the other commands that run in this folder."""
         for other in list(_at_work):
             if other is not self and other.shares_folder(self):
-                with contextlib.suppress(
-                    ToolFailed
-                ):  # it has ended, or there is no room: it is tried again at the next end
-                    await aside(lambda _deserted, other=other: other.update())  # type: ignore[misc]
+                # It has ended, or there is no room: it is tried again at the next end.
+                with contextlib.suppress(ToolFailed, OSError):
+                    await other.update()
 
     def shares_folder(self, other: Running) -> bool:
         """Return whether one of the two folders holds the other."""
@@ -172,15 +172,26 @@ class Running:
         mine, its = self._protection.folder, other._protection.folder
         return mine.is_relative_to(its) or its.is_relative_to(mine)
 
-    def update(self) -> None:
-        """Protect repositories that came to be since this command began. It blocks. Raises ToolFailed."""
-        if self._protection is None or self._init is None or self._pidfd is None:
+    async def update(self) -> None:
+        """Protect repositories that came to be since this command began. Raises ToolFailed or OSError."""
+        protection, init = self._protection, self._init
+        if protection is None or init is None or self._pidfd is None:
             return
-        pidfd = os.dup(self._pidfd)  # the command may end meanwhile
+        # The command may end meanwhile, and the loop then closes its own descriptor. The thread closes this one.
+        given = [os.dup(self._pidfd)]
+
+        def work(_deserted: threading.Event) -> None:
+            pidfd = given.pop()
+            try:
+                protection.update(init, pidfd)
+            finally:
+                os.close(pidfd)
+
         try:
-            self._protection.update(self._init, pidfd)
+            await aside(work)
         finally:
-            os.close(pidfd)
+            with contextlib.suppress(IndexError):  # the thread did not begin
+                os.close(given.pop())
 
     async def finish(self, seconds: float | None = None) -> Ending:
         """Wait until it ends, has taken this long or too much of the machine. Then nothing of it is left."""
