@@ -6,6 +6,7 @@ import re
 import sys
 
 import httpx
+import pytest
 
 from tenax.web.app import endpoints
 from tests.support.browser import SECONDS, Chromium, Serve, Window, client, expect
@@ -114,6 +115,27 @@ def test_somebody_elses_link_asks_also_where_another_port_deleted_the_cookie(
     theirs.goto("about:blank")
     theirs.goto(served.tenax("link").stdout.strip())
     expect(theirs.get_by_label("Message", exact=True)).to_be_visible()
+
+
+@pytest.mark.parametrize("name", ["localhost", "0.0.0.0"])
+def test_a_link_under_another_name_of_the_machine_leads_to_the_address(
+    serve: Serve, window: Window, name: str
+) -> None:
+    """Nothing is kept under that name, where another program may answer; and somebody else's link asks as always."""
+    window.expects("Cross-Origin-Opener-Policy")  # the browser ignores it in the redirect from 0.0.0.0
+    served = serve("Yes.")
+    tab = window.tab(served.link.replace("127.0.0.1", name))
+    expect(tab.box).to_be_visible()
+    assert tab.page.url == f"{served.url}/"
+    theirs = window.context.new_page()
+    theirs.goto(served.tenax("link", "--user", "berta").stdout.strip().replace("127.0.0.1", name))
+    expect(theirs.get_by_role("heading", name="Sign in as berta?")).to_be_visible()
+    kept = window.context.storage_state()
+    assert {origin["origin"] for origin in kept["origins"]} == {served.url}
+    assert {cookie["domain"] for cookie in kept["cookies"]} == {"127.0.0.1"}
+    elsewhere = [url for url in window.requests if not url.startswith(served.url)]
+    assert {url.replace(name, "127.0.0.1") for url in elsewhere} == {f"{served.url}/link"}
+    window.requests[:] = [url for url in window.requests if url not in elsewhere]
 
 
 def test_the_question_fits_a_phone_and_a_reload_says_what_to_do(serve: Serve, chromium: Chromium) -> None:

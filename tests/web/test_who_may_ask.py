@@ -137,6 +137,92 @@ def test_a_name_that_somebody_else_controls_is_refused(page: Page, host: str) ->
     assert answer.status_code in {400, 403}
 
 
+OTHER_NAMES = [
+    "localhost",
+    "LOCALHOST",
+    "a.localhost",
+    "[::ffff:127.0.0.1]",
+    "[::ffff:7f00:1]",
+    "0.0.0.0",
+    "[::]",
+]
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_another_name_of_the_machine_leads_to_the_address(page: Page, name: str) -> None:
+    """Another program may listen on [::1] with the same port, and a browser tries that first for `localhost`."""
+    port = page.url.rpartition(":")[2]
+    host = {"Host": f"{name}:{port}"}
+    moved = page.http.get("/link?a=b", headers=host)
+    assert (moved.status_code, moved.headers["location"]) == (307, f"//127.0.0.1:{port}/link?a=b")
+    assert moved.headers["cache-control"] == "no-store"
+    odd = page.http.get("/%0d%0a//evil.example/%C3%A9", headers=host)
+    assert odd.headers["location"] == f"//127.0.0.1:{port}/%0D%0A//evil.example/%C3%A9"
+    refused = [
+        page.http.get("/api/setup", headers=host),
+        page.http.get("/api/health", headers=host),
+        page.http.post("/api/sign-in", json={"code": "x"}, headers=host),
+        page.http.get("/assets/x.js", headers={**host, "Sec-Fetch-Dest": "script"}),
+    ]
+    assert [answer.status_code for answer in refused] == [403] * 4
+    assert f"http://127.0.0.1:{port}/" in refused[0].json()["hint"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "[::1]", "192.0.2.1", "localhost.", "127.0.0.1."])
+def test_an_address_on_which_nobody_listens_is_refused(page: Page, host: str) -> None:
+    """A browser keeps other secrets under it, and nobody would be asked about another user's link."""
+    for path in ("/", "/api/setup"):
+        assert page.http.get(path, headers={"Host": host}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("listens", "proxied", "host", "said"),
+    [
+        ("0.0.0.0", False, "192.0.2.1:80", "200"),
+        ("0.0.0.0", False, "[2001:db8::1]", "200"),
+        ("0.0.0.0", False, "0.0.0.0:80", "//127.0.0.1:80/"),
+        ("0.0.0.0", False, "localhost", "//127.0.0.1/"),
+        ("::", False, "192.0.2.1", "200"),
+        ("::", False, "localhost:80", "//[::1]:80/"),
+        ("192.0.2.1", False, "192.0.2.1", "200"),
+        ("192.0.2.1", False, "127.0.0.1", "403"),
+        ("192.0.2.1", False, "localhost", "403"),
+        ("127.0.0.1", True, "192.0.2.1", "200"),
+        ("127.0.0.1", True, "localhost:80", "//127.0.0.1:80/"),
+        ("127.0.0.1", True, "tenax.example", "403"),
+        ("Tenax.example", False, "tenax.example", "200"),
+        ("Tenax.example", False, "192.0.2.1", "403"),
+        ("localhost", False, "localhost:80", "//127.0.0.1:80/"),
+        ("localhost", False, "127.0.0.1", "200"),
+        ("::1", False, "[::1]:80", "200"),
+        ("::1", False, "localhost:80", "//[::1]:80/"),
+    ],
+)
+async def test_the_names_depend_on_where_the_server_listens(
+    tmp_path: Path, listens: str, host: str, said: str, *, proxied: bool
+) -> None:
+    """Every address where it listens on every address, or where a proxy is configured; the name that is configured."""
+    is_number = re.fullmatch(r"[0-9.:]+", listens) and listens not in {"0.0.0.0", "::"}
+    server = listens if is_number else "127.0.0.1"
+
+    async def endpoint(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    with tenax.open("memory:") as journal:
+        signins = Signins(Devices(journal, days=1), Links(tmp_path))
+        guard = Guard(endpoint, signins=signins, host=listens, public=frozenset(), proxied=proxied)
+
+        async def served(scope: Scope, receive: Receive, send: Send) -> None:
+            await guard({**scope, "server": (server, 80)}, receive, send)
+
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(served), base_url="http://127.0.0.1"
+        ) as http:
+            answer = await http.get("/", headers={"Host": host})
+    assert answer.headers.get("location", str(answer.status_code)) == said
+
+
 @pytest.mark.parametrize(
     "headers",
     [

@@ -134,10 +134,17 @@ def application(house: House) -> Starlette:
     public = frozenset(each.path for each in endpoints() if each.public)
     routes = [each.route for each in endpoints()]
     routes += [Route("/api/openapi.json", describe), *_PAGE_ROUTES]
+    guard = Middleware(
+        Guard,
+        signins=house.signins,
+        host=house.config.serve_host,
+        public=public,
+        proxied=bool(house.config.serve_proxies),
+    )
     app = Starlette(
         routes=routes,
         exception_handlers={404: not_found, 405: not_allowed},
-        middleware=[Middleware(Guard, signins=house.signins, host=house.config.serve_host, public=public)],
+        middleware=[guard],
     )
     app.state.house = house
     return app

@@ -1,8 +1,11 @@
 """Who may ask: a device that is signed in, from this very page, under an address that is ours.
 
 A page of another site can send requests here (CSRF) and a name that somebody else controls can be made to point here
-(DNS rebinding). So an unsafe request must say that it comes from our own page, and the Host must be an address that
-nobody can rebind: a number, `localhost`, or the name that the server was told to listen on.
+(DNS rebinding). So an unsafe request must say that it comes from our own page, and the Host must be the address on which
+the server listens, or the name that it was told to listen on.
+
+`localhost` is no such name: a browser tries [::1] first, where another program may listen on the same port, and would get
+the secrets that belong to the name. A document under `localhost`, or under another form of the address, is redirected.
 
 The guard decides by the path of the scope, which is the path that is routed. `request.url` is put together with what the
 client wrote into the Host header, and may have another path.
@@ -13,11 +16,11 @@ from __future__ import annotations
 import ipaddress
 import re
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tenax.errors import TenaxError
@@ -30,6 +33,8 @@ __all__ = ["Guard"]
 
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z_.-]+)(:[0-9]{1,5})?")
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_PATH_CHARACTERS: Final = "/:@!$&'()*+,;=~"
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _HEADERS: Final = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; worker-src 'self'; object-src 'none'; "
     "base-uri 'none'; frame-ancestors 'none'; form-action 'self'",
@@ -44,11 +49,15 @@ _HEADERS: Final = {
 class Guard:
     """The gate before every endpoint. It puts the user and the device into the request's state."""
 
-    def __init__(self, app: ASGIApp, *, signins: Signins, host: str, public: frozenset[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, signins: Signins, host: str, public: frozenset[str], proxied: bool = False
+    ) -> None:
         self._app = app
         self._signins = signins
-        self._host = host
+        self._host = host.lower()
         self._public = public
+        self._proxied = proxied
+        """Whether a proxy is configured, which may have any address."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -91,9 +100,9 @@ class Guard:
 
     def _refused(self, request: Request, path: str) -> Response | None:
         headers = request.headers
-        if not self._is_ours(headers.get("host", "")):
-            hint = "Open it under its address, or set `serve.host` to this name."
-            return problem(403, "Another host", "Tenax is not known under this name.", hint)
+        refused = self._refused_host(request, path)
+        if refused is not None:
+            return refused
         if not (_comes_from_page(headers) if request.method not in _SAFE else _may_read(headers)):
             hint = "Use the page itself."
             return problem(403, "Another site", "This request does not come from the page.", hint)
@@ -105,18 +114,77 @@ class Guard:
             return problem(403, "No picture", "There is no picture here.", "Use the page itself.")
         return None
 
-    def _is_ours(self, host: str) -> bool:
-        if not _HOST.fullmatch(host):
+    def _refused_host(self, request: Request, path: str) -> Response | None:
+        """Refuse a Host that is not ours, or redirect a document to the address that is."""
+        host = request.headers.get("host", "")
+        name = _name_in(host)
+        address = self._address(request)
+        if name is not None and self._is_ours(name, address):
+            return None
+        port = host.rpartition(":")[2] if re.search(r":[0-9]+$", host) else ""
+        place = (f"[{address}]" if ":" in str(address) else str(address)) + (f":{port}" if port else "")
+        is_local = address is not None and address.is_loopback
+        if name is not None and is_local and _is_alias(name) and _opens_document(request, path):
+            query = request.scope["query_string"].decode("ascii", "replace")
+            to = f"//{place}{quote(path, safe=_PATH_CHARACTERS)}" + (f"?{query}" if query else "")
+            return RedirectResponse(to, headers={"cache-control": "no-store"})
+        hint = f"Open http://{place}/ instead, or set `serve.host` to this name."
+        return problem(403, "Another host", "Tenax is not known under this name.", hint)
+
+    def _address(self, request: Request) -> _Address | None:
+        """Return the address on which the server listens. If that is every address, return the loopback address."""
+        if _is_every_address(self._host):
+            return ipaddress.ip_address("::1" if ":" in self._host else "127.0.0.1")
+        server = request.scope.get("server") or ("",)
+        try:
+            return _plain(ipaddress.ip_address(server[0]))
+        except ValueError:
+            return None
+
+    def _is_ours(self, name: str, address: _Address | None) -> bool:
+        if _is_alias(name):
             return False
         try:
-            name = urlsplit(f"//{host}").hostname or ""
+            number = ipaddress.ip_address(name)
         except ValueError:
-            return False
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return name in {"localhost", self._host.lower()}
-        return True
+            return name == self._host
+        return number == address or self._proxied or _is_every_address(self._host)
+
+
+def _name_in(host: str) -> str | None:
+    """Return the name or the address in a Host header, or None if the header is malformed."""
+    if not _HOST.fullmatch(host):
+        return None
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
+
+
+def _is_alias(name: str) -> bool:
+    """Whether the name leads to this very machine, but not only to the address on which the server listens."""
+    try:
+        number = ipaddress.ip_address(name)
+    except ValueError:
+        return name == "localhost" or name.endswith(".localhost")
+    return number.is_unspecified or _plain(number) != number
+
+
+def _is_every_address(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _plain(address: _Address) -> _Address:
+    """Return an IPv4 address that is written as an IPv6 address in its own form."""
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _opens_document(request: Request, path: str) -> bool:
+    is_document = request.headers.get("sec-fetch-dest", "document") == "document"
+    return is_document and request.method in {"GET", "HEAD"} and not path.startswith("/api/")
 
 
 def _comes_from_page(headers: Headers) -> bool:
