@@ -116,6 +116,27 @@ def test_to_sign_out_everywhere_ends_unused_links_too(shared: Served) -> None:
     stranger.http.close()
 
 
+def test_an_odd_file_among_the_codes_keeps_nobody_signed_in(shared: Served) -> None:
+    """A file that is no text, a link to nowhere and a folder: all browsers are out, and the links end."""
+    codes = next(shared.home.rglob("web/codes"))
+    (codes / "folder").mkdir()
+    try:
+        for revoke in ("page", "terminal"):
+            first, link = (shared.tenax("link", "--user", "kurt").stdout.strip() for _ in range(2))
+            page = shared.browser(first)
+            (codes / "odd").write_bytes(b"\xff\xfe")
+            (codes / "nowhere").symlink_to(codes / "none")
+            if revoke == "page":
+                assert page.http.delete("/api/devices").status_code == 204
+            else:
+                assert shared.tenax("link", "--revoke", "all", "--user", "kurt").returncode == 0
+            assert is_out(page)
+            assert Page(shared.url).sign_in(link).status_code == 403
+            assert not (codes / "odd").exists()
+    finally:
+        (codes / "folder").rmdir()
+
+
 def test_nobody_sees_or_revokes_anothers_devices(shared: Served, page: Page) -> None:
     """It is as if they did not exist."""
     berta = shared.browser(shared.tenax("link", "--user", "berta").stdout.strip())

@@ -80,7 +80,7 @@ class _Codes:
         try:
             fresh = time.time() - file.stat().st_mtime < self._seconds
             return file.read_text(encoding="utf-8") if fresh else None
-        except OSError:
+        except (OSError, UnicodeDecodeError):
             return None
 
     @contextlib.contextmanager
@@ -92,7 +92,7 @@ class _Codes:
             file.rename(taken)  # of two who use it at once, one does
             fresh = time.time() - taken.stat().st_mtime < self._seconds
             text = taken.read_text(encoding="utf-8") if fresh else None
-        except OSError:
+        except (OSError, UnicodeDecodeError):
             yield None
             return
         try:
@@ -109,22 +109,34 @@ class _Codes:
             return text
 
     def forget(self, text: str | None) -> None:
-        """Make the codes with this text not good any more, or all."""
+        """Delete the codes with this text, or all. Also delete files that cannot be read: nobody can use them.
+
+        Raises OSError if a code could not be deleted, after it has tried all others.
+        """
+        failed: OSError | None = None
         for file in self._folder.iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                if text is None or file.read_text(encoding="utf-8") == text:
-                    file.unlink()
+            if file.is_dir():  # never a code
+                continue
+            try:
+                found = file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError):
+                found = text
+            try:
+                if text in {None, found}:
+                    file.unlink(missing_ok=True)
+            except OSError as error:
+                failed = error
+        if failed is not None:
+            raise failed
 
     def _file(self, code: str) -> Path:
         return self._folder / hashlib.sha256(code.encode(errors="replace")).hexdigest()
 
     def _forget_old(self) -> None:
         for file in self._folder.iterdir():
-            try:
+            with contextlib.suppress(OSError):  # a file that stays is too old to be used
                 if time.time() - file.stat().st_mtime > self._seconds:
                     file.unlink()
-            except FileNotFoundError:
-                continue
 
 
 class Links:

@@ -73,10 +73,11 @@ class Signins:
 
     async def revoke_all(self, user: str) -> None:
         """Sign out all devices of a user and delete the user's unused links."""
-        await asyncio.to_thread(self.links.forget_codes, user)
+        # The devices come first: a folder of codes that cannot be changed must keep nobody signed in.
         found = await asyncio.to_thread(self.devices.all, user, expired=True)
         await asyncio.to_thread(self.devices.revoke_all, user)
         self._end({device.id for device in found})
+        await asyncio.to_thread(self.links.forget_codes, user)
 
     # -- streams ---------------------------------------------------------------------------------------------
 
