@@ -91,7 +91,6 @@ def test_somebody_elses_link_asks_before_it_replaces_ones_own_sign_in(serve: Ser
     theirs.get_by_role("button", name="Stay signed in as local").click()
     theirs.wait_for_url(re.compile(r"/$"))
     expect(theirs.get_by_role("link", name=re.compile("Hello"))).to_be_visible()
-    theirs.goto("about:blank")
     theirs.goto(link)
     theirs.get_by_role("button", name="Sign in as berta").click()
     theirs.wait_for_url(re.compile(r"/$"))
@@ -112,9 +111,20 @@ def test_somebody_elses_link_asks_also_where_another_port_deleted_the_cookie(
     theirs.goto(served.tenax("link", "--user", "berta").stdout.strip())
     theirs.get_by_role("button", name="Stay signed in as local").click()
     expect(theirs.get_by_role("heading", name="This page needs a link")).to_be_visible()
-    theirs.goto("about:blank")
     theirs.goto(served.tenax("link").stdout.strip())
     expect(theirs.get_by_label("Message", exact=True)).to_be_visible()
+
+
+def test_a_new_link_works_in_the_tab_that_refused_an_old_one(serve: Serve, window: Window) -> None:
+    """Only the fragment differs, and the browser loads nothing by itself."""
+    window.expects("status of 403")
+    served = serve("Yes.")
+    served.browser(served.link)
+    page = window.context.new_page()
+    page.goto(served.link)
+    expect(page.get_by_role("heading", name=re.compile("This link was used"))).to_be_visible()
+    page.goto(served.tenax("link").stdout.strip())
+    expect(page.get_by_label("Message", exact=True)).to_be_visible()
 
 
 @pytest.mark.parametrize("name", ["localhost", "0.0.0.0"])
@@ -155,7 +165,6 @@ def test_the_question_fits_a_phone_and_a_reload_says_what_to_do(serve: Serve, ch
         expect(page.get_by_role("heading", name="Open the link again.")).to_be_visible()
         link = served.tenax("link").stdout.strip()
         for to in ("", "&to=/tour"):
-            page.goto("about:blank")
             page.goto(link + to)
             expect(page.get_by_label("Message", exact=True)).to_be_visible()
         assert page.url == f"{served.url}/"

@@ -15,6 +15,8 @@ function begin(): void {
   if (location.pathname !== "/link") return open();
   const asked = new URLSearchParams(location.hash.slice(1));
   history.replaceState(null, "", "/link"); // the code is nobody else's business
+  // A link that is opened in this tab changes only the fragment, so the browser does not load the page again.
+  addEventListener("hashchange", () => location.pathname === "/link" && location.reload());
   const done = (path: string) => {
     go(path, "replace");
     open();
