@@ -117,6 +117,7 @@ class _Codes:
         for file in self._folder.iterdir():
             if file.is_dir():  # never a code
                 continue
+            found: str | None
             try:
                 found = file.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError):
