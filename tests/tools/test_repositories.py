@@ -101,11 +101,11 @@ for _ in range(2):
 """
 
 
-def test_a_mounted_folder_is_not_taken_for_one_that_was_exchanged(folder: Path, tmp_path: Path) -> None:
+def test_a_mounted_folder_is_not_taken_for_one_that_was_exchanged(folder: Path) -> None:
     """It has another inode than the one that is listed. Else no command would ever run in such a folder."""
     (folder / "mounted").mkdir()
     (folder / "other/.git").mkdir(parents=True)
-    command = ["bwrap", "--dev-bind", "/", "/", "--tmpfs", folder / "mounted",
+    command: list[str | Path] = ["bwrap", "--dev-bind", "/", "/", "--tmpfs", folder / "mounted",
                "--bind", folder / "repo/.git", folder / "other/.git",
                sys.executable, "-c", LOOK, folder]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
