@@ -78,7 +78,7 @@ def test_two_repositories_that_are_exchanged_during_a_look_are_not_taken_for_one
     """The one that was known is looked at first. Another one stands there when the folder is listed."""
     other = folder / "repo/other"
     other.mkdir()
-    look, done = repositories._Search._look, []
+    look, done = repositories._Search._look, list[str]()
 
     def looked(self: Any, descriptor: int, path: str, *, inside: bool) -> None:
         if path == "repo" and not done:
