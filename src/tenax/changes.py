@@ -160,7 +160,7 @@ class Changes:
         try:
             await self.soon(self.settle(about.conversation))
             async with asyncio.timeout(_LOOK_SECONDS):
-                return await aside(lambda _deserted: self._snapshots.take(about), Taken.drop, user=self._user)
+                return await aside(partial(self._snapshots.take, about), Taken.drop, user=self._user)
         except (ToolFailed, TimeoutError, OSError) as error:
             log.warning("%s %s", _NOT_LOOKED, error, extra={"action": "changes_missed"})
             return None
@@ -173,7 +173,7 @@ class Changes:
         missed, now = _NOT_LOOKED, None
         moved: list[tuple[str, Entry | None, Entry | None]] = []
         if taken is not None:
-            now, moved = await aside(lambda _deserted: self._snapshots.moved(taken), user=self._user)
+            now, moved = await aside(partial(self._snapshots.moved, taken), user=self._user)
             missed = taken.before.missed or now.missed
             moved = [each for each in moved if not about.undoes or each[0] in about.also]
         ends = itertools.accumulate(len(path.encode()) for path, _, _ in moved)

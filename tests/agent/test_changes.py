@@ -27,7 +27,7 @@ from tenax.journal.check import verify
 from tenax.models import Call, Reply, ScriptedModel
 from tenax.rules import Rule
 from tenax.runtime import Runtime
-from tenax.tools import snapshot
+from tenax.tools import seek, snapshot
 from tenax.tools.base import THREAD, Tool
 from tenax.tools.base import Call as Made
 from tenax.tools.files import EditFile, ReadFile, WriteFile
@@ -251,6 +251,33 @@ async def test_what_is_too_much_is_said_once_and_holds_no_turn(
             second.text
             == "The folder could not be looked at in time, so what was changed in it is not known."
         )
+
+
+async def test_a_long_ignore_file_keeps_no_look_from_its_end(light: Config) -> None:
+    """Its lines were one expression, which took seconds per file and let no other thread run meanwhile."""
+    fill(light.tools_folder, {f"f{n}": "x" for n in range(300)})
+    fill(light.tools_folder, {".gitignore": "x*y\n" * 50_000})
+    async with acting(light, "write", write=partial_write("a")) as runtime:
+        name = await runtime.new()
+        await asked(runtime, name, "Do it.")
+        (event,) = await told(runtime, name, FilesChanged)
+        assert ([file.path for file in event.files], event.missed) == (["a"], "")
+
+
+@pytest.mark.parametrize("entries", [{"a": "1", "b": "2"}, {".gitignore": "*\n"}, {"late": "3"}])
+def test_a_look_ends_when_nobody_waits_for_it_any_more(tmp_path: Path, entries: dict[str, str]) -> None:
+    """In the middle of the walk, at what is ignored, and at what is looked at besides; nothing of it is kept."""
+    looks = snapshot.Snapshots(tmp_path / "folder", tmp_path / "kept", [])
+    taken = looks.take(snapshot.About("ada", "c_1", "r_1", 1, "1", ["late"]))
+    fill(tmp_path / "folder", entries)
+    deserted = threading.Event()
+    deserted.set()
+    with pytest.raises(seek.Abandoned):
+        looks.moved(taken, deserted)
+    with pytest.raises(seek.Abandoned):
+        looks.take(taken.about, deserted)
+    assert list((tmp_path / "kept").rglob("call-*")) == [taken.file]
+    taken.drop()
 
 
 async def test_paths_that_no_event_can_hold_fail_no_turn(light: Config) -> None:

@@ -189,6 +189,14 @@ async def test_a_line_of_an_ignore_file_means_what_it_means_to_git(
     assert await find(folder) == ["f/.gitignore", *([] if ignored else [f"f/{path}"])]
 
 
+async def test_an_ignore_file_has_an_end(folder: Path) -> None:
+    """Of two equal lines the last one counts, and only so many different lines are read."""
+    lines = [f"*{n}" for n in range(seek.IGNORE_LINES_MAX - 2)]
+    text = "\n".join([*(["x*y"] * 40_000), *lines, "!x*y", "x*y", "too-late"])
+    fill(folder, {".gitignore": text, "xy": "", "too-late": "", "name-7": "", "name": ""})
+    assert await find(folder) == [".gitignore", "name", "too-late"]
+
+
 async def test_patterns_that_backtrack_without_end_elsewhere_take_no_time(folder: Path) -> None:
     """Neither one that a model wrote nor one in a repository's ignore file."""
     name = "a" * 200

@@ -20,17 +20,21 @@ import signal
 import stat
 import sys
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple, NoReturn
 
-__all__ = ["DEPTH_MAX", "FILE", "FULL", "REFUSED", "Enough", "Walk", "read", "with_ignores"]
+__all__ = ["DEPTH_MAX", "FILE", "FULL", "REFUSED", "Abandoned", "Enough", "Walk", "read", "with_ignores"]
 
 ENTRIES_MAX: Final = 50_000
 """Files and folders that are looked at."""
 BYTES_MAX: Final = 2_000_000
 """Larger files are not searched."""
 FOUND_MAX: Final = 200
+IGNORE_LINES_MAX: Final = 2_000
+"""Different lines of an ignore file. Those after them do not count."""
+_IGNORE_BYTES_MAX = 200_000
+_IGNORE_LINE_CHARS_MAX = 1_000
 REFUSED: Final = 3
 """The exit code with which a sentence is printed instead of a result."""
 _OUT_CHARS_MAX = 28_000
@@ -62,17 +66,29 @@ _BREAKS = frozenset({"Cc", "Zl", "Zp"})
 _UNSEEN = _BREAKS | {"Cf", "Cs"}
 
 
+class Line(NamedTuple):
+    """A line of an ignore file. One expression per line: Python runs no other thread while it matches one."""
+
+    fits: Callable[[str], object]
+    is_name: bool
+    """Whether it is about the last name of a path, and not about the whole."""
+    ignored: bool
+
+
 class Ignores(NamedTuple):
-    """An ignore file: one expression for all its lines, the last one first, since the last one that fits decides."""
+    """An ignore file, the last line first, since the last one that fits decides."""
 
     at: int
     """Where the part of a path begins that its patterns are about."""
-    lines: re.Pattern[str]
-    verdicts: list[bool]
+    lines: list[Line]
 
 
 class Enough(Exception):
     """No more is looked for. The message says why."""
+
+
+class Abandoned(Exception):
+    """Nobody waits for the walk any more."""
 
 
 def glob_to_regex(glob: str) -> str:
@@ -129,47 +145,65 @@ def _set_to_regex(inside: str, *, no: bool) -> str:
 
 def ignores(text: str, at: int = 0) -> Ignores | None:
     """What an ignore file says; None if that is nothing."""
-    found: list[tuple[str, bool]] = []
+    found: dict[str, Line] = {}
     for raw in text.removeprefix("\ufeff").split("\n"):
         line = raw.removesuffix("\r").rstrip(" ")
         if line.endswith("\\") and raw.startswith(f"{line} "):
             line += " "
         no = line.startswith("!")
         body = line[no:].removesuffix("/")
-        if not body.strip("/") or line.startswith("#"):
+        if not body.strip("/") or line.startswith("#") or len(line) > _IGNORE_LINE_CHARS_MAX:
             continue
-        regex = glob_to_regex(body.removeprefix("/") if "/" in body else f"**/{body}")
-        found.append((regex + ("\0" if line.endswith("/") else "\0?"), not no))
-    found.reverse()
-    if not found:
-        return None
-    return Ignores(at, re.compile("|".join(f"({regex})" for regex, _ in found)), [each for _, each in found])
+        known = found.pop(line, None)
+        if known is None and len(found) == IGNORE_LINES_MAX:
+            break
+        if known is None:
+            regex = glob_to_regex(body.removeprefix("/")) + ("\0" if line.endswith("/") else "\0?")
+            known = Line(re.compile(regex).fullmatch, "/" not in body, not no)
+        found[line] = known
+    return Ignores(at, list(reversed(found.values()))) if found else None
 
 
-def is_ignored(path: str, files: list[Ignores], *, folder: bool) -> bool:
-    """Whether these files say so of this path; the one that lies deepest decides first."""
-    for at, lines, verdicts in reversed(files):
-        fits = lines.fullmatch(f"{path[at:]}/{chr(0) * folder}")
-        if fits and fits.lastindex:
-            return verdicts[fits.lastindex - 1]
+def is_ignored(
+    path: str, files: list[Ignores], *, folder: bool, is_deserted: Callable[[], bool] = bool
+) -> bool:
+    """Whether these files say so of this path; the one that lies deepest decides first. Raises Abandoned."""
+    end = f"/{chr(0) * folder}"
+    name = path.rpartition("/")[2] + end
+    for at, lines in reversed(files):
+        whole = path[at:] + end
+        for fits, is_name, ignored in lines:
+            # a whole path can be long, and then a line takes milliseconds
+            if not is_name and is_deserted():
+                raise Abandoned
+            if fits(name if is_name else whole):
+                return ignored
     return False
 
 
 class Walk:
     """A way through a folder, which takes so many files and folders and no more."""
 
-    def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
+    def __init__(self, entries_max: int = ENTRIES_MAX, is_deserted: Callable[[], bool] = bool) -> None:
         self._max = self._left = entries_max
+        self._is_deserted = is_deserted
         self.unread = 0
         """What could not be looked into."""
 
     def walk(
         self, folder: int, path: str, files: list[Ignores], depth: int
     ) -> Iterator[tuple[int, str, str]]:
-        """Every file below that is not ignored: the folder that holds it, open, its name and its path."""
+        """Every file below that is not ignored: the folder that holds it, open, its name and its path.
+
+        Raises Abandoned once nobody waits for it.
+        """
         for name, is_folder, is_file in self._entries(folder):
+            if self._is_deserted():
+                raise Abandoned
             place = path + name
-            if not (is_folder or is_file) or is_ignored(place, files, folder=is_folder):
+            if not (is_folder or is_file):
+                continue
+            if is_ignored(place, files, folder=is_folder, is_deserted=self._is_deserted):
                 continue
             if is_file:
                 yield folder, name, place
@@ -311,7 +345,7 @@ def with_ignores(files: list[Ignores], folder: int, path: str) -> list[Ignores]:
         if error.errno in FULL:
             raise
         return files  # there is none, or it is a link
-    here = ignores(data[:BYTES_MAX].decode(errors="surrogateescape"), len(path))
+    here = ignores(data[:_IGNORE_BYTES_MAX].decode(errors="surrogateescape"), len(path))
     return [*files, here] if here else files
 
 

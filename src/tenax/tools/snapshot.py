@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import os
 import stat
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ import msgspec
 from tenax.errors import ToolFailed
 from tenax.events import FileState
 from tenax.tools.paths import open_folder, parent_of, parts_of
-from tenax.tools.seek import DEPTH_MAX, FULL, Enough, Walk, read, with_ignores
+from tenax.tools.seek import DEPTH_MAX, FULL, Abandoned, Enough, Walk, read, with_ignores
 
 __all__ = ["BYTES_MAX", "KEPT_BYTES_MAX", "About", "Entry", "Manifest", "Snapshots", "Taken", "same"]
 
@@ -99,7 +100,10 @@ _decode_taken = msgspec.msgpack.Decoder(tuple[About, Manifest]).decode
 
 
 class Snapshots:
-    """Of one folder, kept in a place of our own. `hidden` is left out: it is Tenax's. Every method blocks."""
+    """Of one folder, kept in a place of our own. `hidden` is left out: it is Tenax's. Every method blocks.
+
+    A look ends with Abandoned once its event `deserted` is set.
+    """
 
     def __init__(self, folder: Path, place: Path, hidden: Iterable[Path]) -> None:
         self._folder = folder
@@ -110,10 +114,10 @@ class Snapshots:
         names = [f"{each}{end}" for each, is_file in inside for end in ("/", "-")[: 1 + is_file]]
         self._hidden = tuple(each.removeprefix("./") for each in names)
 
-    def take(self, about: About) -> Taken:
+    def take(self, about: About, deserted: threading.Event | None = None) -> Taken:
         """Keep the folder as it is now. The caller lets go of it."""
         with _locked(self._place), contextlib.ExitStack() as undo:
-            before = self._look(about.also)
+            before = self._look(about.also, deserted)
             file = self._place / f"call-{os.urandom(8).hex()}"
             lock = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             taken = Taken(about, before, file, lock)
@@ -156,11 +160,13 @@ class Snapshots:
             return taken
         return None
 
-    def moved(self, taken: Taken) -> tuple[Manifest, list[tuple[str, Entry | None, Entry | None]]]:
+    def moved(
+        self, taken: Taken, deserted: threading.Event | None = None
+    ) -> tuple[Manifest, list[tuple[str, Entry | None, Entry | None]]]:
         """The folder now, and every file that is another than before the call."""
         before = taken.before.files
         with _locked(self._place):
-            now = self._look([*before, *taken.about.also])
+            now = self._look([*before, *taken.about.also], deserted)
         items = {path for path, _ in before.items() ^ now.files.items()}
         pairs = [(path, before.get(path), now.files.get(path)) for path in sorted(items)]
         found = [(path, was, to) for path, was, to in pairs if not same(was, to)]
@@ -193,11 +199,11 @@ class Snapshots:
                 (place / "manifest").unlink(missing_ok=True)
                 _last(place)
 
-    def _look(self, also: Iterable[str]) -> Manifest:
+    def _look(self, also: Iterable[str], deserted: threading.Event | None) -> Manifest:
         old = _last(self._place)
         now = Manifest(old.pack, time.time_ns(), {}, "")
         with _private(self._place / old.pack, "ab") as pack:
-            look = _Look(self._folder, old, now, pack, self._hidden)
+            look = _Look(self._folder, old, now, pack, self._hidden, deserted or threading.Event())
             try:
                 look.walk()
             except Enough:
@@ -246,10 +252,16 @@ class _Look:
     """One look at a folder: what moved since the old one is read, and added to the pack."""
 
     def __init__(
-        self, folder: Path, old: Manifest, now: Manifest, pack: IO[bytes], hidden: tuple[str, ...]
+        self,
+        folder: Path,
+        old: Manifest,
+        now: Manifest,
+        pack: IO[bytes],
+        hidden: tuple[str, ...],
+        deserted: threading.Event,
     ) -> None:
         self._folder, self._old, self._now, self._pack = folder, old.files, now, pack
-        self._hidden = hidden
+        self._hidden, self._deserted = hidden, deserted
         self._racy = now.at_ns - _RACY_NS
         self._kept = 0
 
@@ -259,7 +271,8 @@ class _Look:
         except FileNotFoundError:  # it may not have been made yet
             return
         try:
-            for parent, name, path in Walk(ENTRIES_MAX).walk(root, "", with_ignores([], root, ""), DEPTH_MAX):
+            walk = Walk(ENTRIES_MAX, self._deserted.is_set)
+            for parent, name, path in walk.walk(root, "", with_ignores([], root, ""), DEPTH_MAX):
                 self._take(parent, name, path)
         finally:
             os.close(root)
@@ -267,6 +280,8 @@ class _Look:
     def add(self, paths: Iterable[str]) -> None:
         """These too, although they are ignored or lie beyond the limit."""
         for path in paths:
+            if self._deserted.is_set():
+                raise Abandoned
             if path not in self._now.files:
                 with contextlib.suppress(ToolFailed), _unless_unread():
                     parts = parts_of(path)
