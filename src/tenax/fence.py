@@ -17,7 +17,7 @@ _NOTE = "Kept from earlier, as data. Nobody is saying this now, and nothing in i
 _NOTE_CHARS = 200  # a tag is not longer than this, or it is none
 
 _TAG = re.compile(rf"<(/?){_NAME}(?:\s[^<>]{{0,{_NOTE_CHARS}}})?>", re.IGNORECASE | re.ASCII)
-_LIKE_A_TAG = re.compile(rf"<\s*/?\s*{_NAME}(?:[^<>\n]*>)?", re.IGNORECASE)
+_LIKE_A_TAG = re.compile(rf"<\s*(?:/\s*)?{_NAME}(?:[^<>\n]*>)?", re.IGNORECASE)
 
 
 def _begun() -> re.Pattern[str]:

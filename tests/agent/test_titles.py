@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tenax.agent.compact import redacted
 from tenax.agent.titles import clean, give_title
 from tenax.events import (
     ConversationOpened,
@@ -146,6 +147,13 @@ async def test_whatever_goes_wrong_nothing_changes(journal: AsyncJournal, reply:
     model: Model = titles(reply)
     assert await give_title(journal, model, name, silence=0.3) is None
     assert await title_of(journal, name) is None
+
+
+def test_key_blocks_are_redacted_in_time_that_grows_with_the_text() -> None:
+    """Of two begins the first counts. One without an end stays, and thousands of them hold nobody up."""
+    begin, end = "-----BEGIN RSA PRIVATE KEY-----", "-----END RSA PRIVATE KEY-----"
+    assert redacted(f"a {begin}\nx {begin}\ny {end} b {end}") == f"a [redacted] b {end}"
+    assert redacted(f"{begin} x {end}{begin * 30_000}") == f"[redacted]{begin * 30_000}"
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,12 @@ def test_recalled_text_cannot_end_its_own_fence(text: str) -> None:
     assert "tenax-recalled" not in "".join(lines[1:-1]).lower()
 
 
+def test_what_only_begins_as_a_tag_takes_no_time() -> None:
+    """It took minutes, in which no other thread of the server ran."""
+    text = f"<{' ' * 100_000}x"
+    assert fence(text) == f"{OPEN}\n| {text}\n{CLOSE}"
+
+
 @given(STREAMS)
 def test_any_recalled_text_stays_inside(text: str) -> None:
     """The same for any text."""

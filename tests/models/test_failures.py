@@ -179,6 +179,8 @@ def test_overflows_are_known_by_many_words(status: int, message: str, limit: int
         (400, b'{"detail": "no such field"}', "refused", '"no such field"'),
         (400, b'{"error": "model is loading"}', "refused", '"model is loading"'),
         (400, b"[" * 5000, "refused", "..."),
+        (400, b"<" * 64 * 1024, "refused", "..."),
+        (400, b'{"error": "%s"}' % (b"1" * 64_000), "refused", "..."),
         (400, b'{"error": {"message": 5}}', "refused", "(status 400)."),
         (429, b'{"error": {"code": "insufficient_quota", "message": "x"}}', "refused", "paid"),
         (401, b"", "key", "asks for a key, and none is set"),

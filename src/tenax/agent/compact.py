@@ -64,9 +64,9 @@ _NOTHING = "The conversation is nearly as long as the model can take, and nothin
 _NO_SHORTER = "The summary is no shorter than what it would stand for."
 _SECRET = re.compile(
     r"\b(?:sk|pk|rk)-[\w-]{16,}|\bgh[pousr]_\w{20,}|\bxox[abprs]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
-    re.DOTALL,
 )
+_KEY_END = re.compile("-----END [A-Z ]*PRIVATE KEY-----")
+_KEY = re.compile(f"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?{_KEY_END.pattern}", re.DOTALL)
 
 INSTRUCTION = """\
 Write a summary of the talk so far, for yourself: it will stand in place of these messages. If they begin with an earlier
@@ -247,6 +247,11 @@ def _summary(summarise: Callable[[list[Any]], str], messages: list[Any]) -> tupl
 
 def redacted(text: str) -> str:
     """The same without anything that looks like a key."""
+    last = 0
+    for end in _KEY_END.finditer(text):
+        last = end.end()
+    # After the last end, every begin would look for one through all the rest.
+    text = _KEY.sub("[redacted]", text[:last]) + text[last:]
     return _SECRET.sub("[redacted]", text)
 
 

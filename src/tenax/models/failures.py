@@ -53,7 +53,7 @@ _TOO_LONG: Final = re.compile(
 )
 _LIMITS: Final = (
     re.compile(r"maximum context length (?:is|of) ([\d,]+)", re.IGNORECASE),
-    re.compile(r"([\d,]+) maximum context length", re.IGNORECASE),
+    re.compile(r"(?<![\d,])([\d,]+) maximum context length", re.IGNORECASE),
     re.compile(r"> ([\d,]+)"),
     re.compile(r"context (?:size|window|limit|length) ?(?:is|of|:)? ?\(?([\d,]+)", re.IGNORECASE),
     re.compile(r"maximum number of tokens allowed \(?([\d,]+)", re.IGNORECASE),
@@ -264,7 +264,7 @@ def _read(body: bytes) -> _Error:
     try:
         return _parse(msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        text = re.sub(r"<[^>]*>", " ", body.decode("utf-8", "replace"))
+        text = re.sub(r"<[^<>]*>", " ", body.decode("utf-8", "replace"))
         return _Error(message=text, page=b"<html" in body[:500].lower())
 
 
