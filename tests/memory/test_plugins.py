@@ -127,6 +127,21 @@ def test_a_provider_in_the_folder_of_plugins_runs_unchanged(tmp_path: Path, code
     works(loaded)
 
 
+def test_two_users_of_a_folder_share_no_module(tmp_path: Path) -> None:
+    """A second file of the plugin may hold what a user said, also one that is imported later."""
+    place = package(tmp_path / "plugins" / "list-memory")
+    (place / "store.py").write_text(
+        "turns = []\n\n\ndef new():\n    from . import late\n    return late.turns\n"
+    )
+    (place / "late.py").write_text("turns = []\n")
+    first, second = only(tmp_path / "plugins").provider, only(tmp_path / "plugins").provider
+    assert first is not None
+    assert second is not None
+    first.sync_turn("tea", "yes", session_id="s")
+    assert first.prefetch("tea", session_id="s") == "s: tea / yes"
+    assert second.prefetch("tea", session_id="s") == ""
+
+
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("value", ["listed", "listed:register", "listed:ListMemoryProvider"])
 def test_an_installed_provider_runs_unchanged(tmp_path: Path, group: str, value: str) -> None:

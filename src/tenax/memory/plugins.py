@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import itertools
 import re
 import sys
 import threading
@@ -36,6 +37,7 @@ GROUPS = ("tenax.memory", "hermes_agent.memory_providers")  # ours, and the one 
 LOAD_SECONDS = 10.0
 _PACKAGE, _MODULE = "agent", "agent.memory_provider"
 _loading = threading.Lock()
+_loads = itertools.count(1)
 
 
 class Plugin(msgspec.Struct, frozen=True):
@@ -96,9 +98,11 @@ def load_plugin(plugin: Plugin, *, seconds: float = LOAD_SECONDS) -> Loaded:
 
 def _in_folder(place: Path) -> Plugin:
     # A name that no other module has: two plugins may both be called `memory`.
-    name = f"_tenax_plugin_{zlib.crc32(str(place.resolve()).encode()):08x}_{re.sub(r'[^0-9A-Za-z]', '_', place.name)}"
+    known = f"_tenax_plugin_{zlib.crc32(str(place.resolve()).encode()):08x}_{re.sub(r'[^0-9A-Za-z]', '_', place.name)}"
 
     def load() -> ModuleType:
+        # Every user has a provider of their own, and so modules of their own: what stands in them is not shared.
+        name = f"{known}_{next(_loads)}"
         spec = importlib.util.spec_from_file_location(
             name, place / "__init__.py", submodule_search_locations=[str(place)]
         )
