@@ -30,7 +30,7 @@ from tenax.journal.base import Recorded
 from tenax.tools.base import aside
 from tenax.tools.diffs import diff
 from tenax.tools.files import replace
-from tenax.tools.paths import explained, file_at, is_git, parent_of, parts_of
+from tenax.tools.paths import explained, file_at, is_git, parent_of, parts_of, real_folder
 from tenax.tools.seek import read
 from tenax.tools.snapshot import BYTES_MAX, KEPT_BYTES_MAX, About, Entry, Manifest, Snapshots, Taken, same
 
@@ -122,12 +122,15 @@ class Watch:
 
 
 class Changes:
-    """The changes in one folder, in one user's conversations."""
+    """The changes in one folder, in one user's conversations. `place` lies in the data folder."""
 
     def __init__(self, journal: AsyncJournal, folder: Path, place: Path, hidden: Iterable[Path] = ()) -> None:
         self._journal = journal
         self._user = journal.user or ""
         self._folder = folder
+        home = place.parent
+        self._tail = f"/{folder.relative_to(home)}" if folder.is_relative_to(home) else ""
+        """How the path of this folder ends wherever the data folder lies; "" where it is not part of it."""
         self._snapshots = Snapshots(folder, place, hidden)
         self._rests_until = 0.0
 
@@ -259,11 +262,11 @@ class Changes:
         return [await self._shown(conversation, each) for each in found[-_TURNS_MAX:]]
 
     async def _shown(self, conversation: str, turn: _Turn) -> TurnChanges:
-        here = self._user == LOCAL_USER
-        if not here:  # earlier versions gave all users the owner's folder: the files in it are the owner's
+        own = self._user == LOCAL_USER
+        if not own:  # earlier versions gave all users the owner's folder: the files in it are the owner's
             with contextlib.suppress(InvalidInput):
-                here = await self._is_here(conversation, turn)
-        if not here:
+                own = all(map(self._has_tail, await self._folders(conversation, turn)))
+        if not own:
             return TurnChanges(turn.name, turn.at, [], _ELSEWHERE, turn.events[0].undoes, turn.undone)
         files = [await self._diffed(each) for each in turn.net().values()]
         missed = " ".join(dict.fromkeys(each.missed for each in turn.events if each.missed))
@@ -327,7 +330,12 @@ class Changes:
         turn = await self._named(conversation, name)
         if (await self._journal.head(conversation)).run in turn.runs:
             raise Refused("This turn is not over yet.", hint="Stop it first.")
-        if not await self._is_here(conversation, turn):
+        folders = await self._folders(conversation, turn)
+        try:
+            here = await aside(lambda _deserted: all(map(self._is_here, folders)), user=self._user)
+        except ToolFailed as error:
+            raise Refused(str(error), hint="Try again later.") from error
+        if not here:
             raise Refused(
                 "This turn worked in another folder, so it cannot be put back here.",
                 hint="Look at what it changed, and change the files by hand.",
@@ -353,14 +361,23 @@ class Changes:
             watch.stored()
         return PutBack(done, left)
 
-    async def _is_here(self, conversation: str, turn: _Turn) -> bool:
-        """Return whether the turn worked in this folder, and nowhere else.
+    async def _folders(self, conversation: str, turn: _Turn) -> set[str]:
+        """Return where the turn worked; "" where that is not known.
 
         What was put back has no run: it was done where the turn worked that it undid.
         """
         while turn.events and turn.events[0].undoes:
             turn = await self._named(conversation, turn.events[0].undoes)
-        return turn.folders == {str(self._folder)}
+        return turn.folders or {""}
+
+    def _is_here(self, folder: str) -> bool:
+        """Return whether this is our folder, perhaps by another path, or was before the data folder was moved."""
+        if not folder or os.path.realpath(folder) == str(real_folder(self._folder)):
+            return bool(folder)
+        return self._has_tail(folder) and not Path(folder).exists()
+
+    def _has_tail(self, folder: str) -> bool:
+        return bool(self._tail) and folder.endswith(self._tail)
 
 
 def _let_go(left: Iterable[Taken]) -> None:

@@ -382,6 +382,47 @@ async def test_a_turn_that_worked_in_the_owners_folder_cannot_be_put_back_by_ano
             assert (old.files, "another folder" in old.missed) == ([], True), "the files are the owner's"
 
 
+@pytest.mark.parametrize("how", ["moved", "linked"])
+async def test_changes_in_a_home_that_was_moved_are_shown_and_put_back(tmp_path: Path, how: str) -> None:
+    """Also where it is reached by a link. In another home nothing is put back while the first one is there."""
+    old, new, other = (tmp_path / name for name in ("old", "new", "other"))
+    old.mkdir()
+    write = Call("write_file", {"path": "note.txt", "content": "x"})
+    turns: dict[str, tuple[str, str]] = {}
+
+    @asynccontextmanager
+    async def using(home: Path, user: str) -> AsyncIterator[Person]:
+        (home / "config.toml").write_text(SETTINGS)
+        config, model = config_of(f"sqlite:///{tmp_path / 'tenax.db'}", home), ScriptedModel([])
+        async with Runtime(
+            config, user=user, models=[model], limits=Limits(pause=0.01), serves=False
+        ) as runtime:
+            yield Person(config, runtime, model, user)
+
+    for user in (LOCAL_USER, BOB):
+        async with using(old, user) as person:
+            name, _ = await person.do(write)
+            (changed,) = await person.runtime.changes(name)
+            turns[user] = name, changed.turn
+    other.mkdir()
+    for user, (name, turn) in turns.items():
+        async with using(other, user) as person:
+            (changed,) = await person.runtime.changes(name)
+            assert [file.path for file in changed.files] == ["note.txt"]
+            with pytest.raises(Refused, match="worked in another folder"):
+                await person.runtime.put_back(name, turn)
+    if how == "moved":
+        old.rename(new)
+    else:
+        new.symlink_to(old)
+    for user, (name, turn) in turns.items():
+        async with using(new, user) as person:
+            (changed,) = await person.runtime.changes(name)
+            assert [file.path for file in changed.files] == ["note.txt"]
+            assert (await person.runtime.put_back(name, turn)).done == ["note.txt"]
+            assert person.files() == {}
+
+
 async def test_a_prompt_that_was_opened_in_the_owners_folder_is_opened_anew_for_another(
     config: Config,
 ) -> None:
