@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from tenax.config import Config, load
 from tenax.errors import CannotOpen, ConfigError
 from tenax.folders import folder_of, folders_of_users, home_of
 from tenax.journal import LOCAL_USER
+from tenax.tools.base import Call
+from tenax.tools.files import WriteFile, WriteFileArgs
+from tenax.tools.paths import open_folder
 
 ODD_NAMES = (
     "bob", "Bob", "BOB", "b%6Fb", ".", "..", "...", ".bob", "bob.", "a/b", "a%2Fb", "../work", "/etc", "files", "users",
@@ -66,6 +70,19 @@ def test_no_two_users_share_a_folder_and_no_name_leads_out(config: Config) -> No
     assert {name: folders_of_users(config).get(name) for name in shorter} == {
         name: folder_of(config, name) for name in shorter
     }
+
+
+@pytest.mark.parametrize("how", ["write_file", "a command"])
+async def test_a_folder_that_was_removed_is_made_again_for_its_user_only(config: Config, how: str) -> None:
+    """While Tenax runs, by the first tool that needs it."""
+    folder = folder_of(config, "bob")
+    shutil.rmtree(config.places.users)
+    if how == "write_file":
+        await WriteFile().run(WriteFileArgs("a.txt", "x"), Call("bob", "c_1", 3, "call", folder))
+    else:
+        os.close(open_folder(folder, make=True))
+    modes = {stat.S_IMODE(place.stat().st_mode) for place in (folder, folder.parent, folder.parent.parent)}
+    assert modes == {0o700}
 
 
 def test_a_folder_that_cannot_be_made_is_told(config: Config) -> None:

@@ -22,7 +22,7 @@ from tenax.errors import ToolFailed
 from tenax.rules import Rule
 from tenax.tools.base import Call, Tool, aside
 from tenax.tools.diffs import diff
-from tenax.tools.paths import explained, file_at, is_git, kind, parent_of, parts_of
+from tenax.tools.paths import explained, file_at, is_git, kind, open_folder, parent_of, parts_of
 from tenax.tools.repositories import find_repositories
 from tenax.tools.seek import FILE
 
@@ -216,7 +216,7 @@ def _write(args: WriteFileArgs, folder: Path, deserted: threading.Event, *, read
     data = args.content.encode()
     held = None
     with explained(shown):
-        folder.mkdir(parents=True, exist_ok=True)
+        os.close(open_folder(folder, make=True))
         _refuse_protected(folder.resolve(), shown)
         with parent_of(folder, parts, make=True) as parent:
             with contextlib.suppress(FileNotFoundError, PermissionError):  # to replace it is another right

@@ -369,7 +369,7 @@ def _open_or_make(part: str, parent: int) -> int:
         return os.open(part, _WAY, dir_fd=parent)
     except FileNotFoundError:
         with contextlib.suppress(FileExistsError):
-            os.mkdir(part, dir_fd=parent)
+            os.mkdir(part, mode=0o700, dir_fd=parent)  # it may be the folder of one user among others
         return os.open(part, _WAY, dir_fd=parent)
 
 
