@@ -164,8 +164,7 @@ class StoreDamaged(StoreError):
     """What was read back is not what was written. Run `tenax doctor`."""
 
 
-def unusable(said: str, error: OSError) -> CannotOpen:
+def unusable(said: str, error: OSError, *, hint: str = "set TENAX_HOME to a folder of yours") -> CannotOpen:
     """For a file or folder of Tenax's own: on a full disk another one would help nobody."""
     full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-    hint = "free some disk space" if full else "set TENAX_HOME to a folder of yours"
-    return CannotOpen(f"{said}: {error.strerror}.", hint=hint)
+    return CannotOpen(f"{said}: {error.strerror}.", hint="free some disk space" if full else hint)

@@ -33,7 +33,8 @@ def folder_of(config: Config, user: str) -> Path:
         for each in (config.places.users, own, folder):  # `parents` would give them no mode
             each.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise unusable(f"{folder} cannot be made", error) from error
+        hint = f"remove what stands in its place, and let Tenax write in {config.places.users}"
+        raise unusable(f"{folder} cannot be made", error, hint=hint) from error
     return folder
 
 

@@ -20,6 +20,7 @@ from tenax.parts import Text
 from tenax.runner import Policy
 from tenax.testing.contract.base import begin
 from tenax.web.house import House
+from tenax.web.problems import answer_to
 from tests.support.runs import config_of
 from tests.support.turns import set_up
 
@@ -110,8 +111,10 @@ async def test_a_folder_of_one_user_that_cannot_be_made_stops_nobody_else(
     house = House(config, links_of(config), lambda: replace(config, resume="ask"))
     try:
         await house.start()
-        with pytest.raises(CannotOpen, match="users/bob/files cannot be made"):
+        with pytest.raises(CannotOpen, match="users/bob/files cannot be made") as caught:
             await house.runtime("bob")
+        told = answer_to(caught.value).body
+        assert not [word for word in (b"store", b"TENAX_HOME") if word in told], told
         await house.reload()
         for user in (LOCAL_USER, "ada"):
             assert (await house.runtime(user)).config.resume == "ask"

@@ -10,6 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from tenax.errors import (
+    CannotOpen,
     ConfigError,
     Gone,
     InvalidInput,
@@ -32,6 +33,7 @@ _STATUS: Final[list[tuple[type[TenaxError], int, str]]] = [
     (Gone, 410, "Deleted"),
     (Refused, 409, "Refused"),
     (ConfigError, 409, "Not set up"),
+    (CannotOpen, 503, "A file or folder cannot be used"),
     (StoreError, 503, "The store does not answer"),
 ]
 
