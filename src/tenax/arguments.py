@@ -1,6 +1,7 @@
 """Check the arguments of public calls against their annotations, at run time.
 
 A wrong type is refused by name before anything is done. It does not show up later as a row that cannot be read again.
+The fields of a value such as a `Lease` are looked at too: nothing checks them when it is made.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import math
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
+
+import msgspec
 
 from tenax.errors import InvalidInput
 from tenax.events import Event
 
-__all__ = ["checked"]
+__all__ = ["check_struct", "checked"]
 
 T = TypeVar("T")
 Check = Callable[[Any], bool]
@@ -37,6 +40,12 @@ def checked(target: T, *, but: Collection[str] = ()) -> T:
         if inspect.isfunction(method) and not name.startswith("_") and name not in but:
             setattr(target, name, _checked(method))
     return target
+
+
+def check_struct(function: str, name: str, kind: type[msgspec.Struct], value: object) -> None:
+    """Check that an argument is a struct of this kind with fields of the right types. Raises InvalidInput."""
+    if not _fits_struct(kind, value):
+        raise _refusal(function, name, kind.__name__, value)
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,11 +72,11 @@ class _Checks:
         # A call with too many arguments is left to Python.
         for (name, check), value in zip(places, args, strict=False):
             if check is not None and not check(value):
-                raise self._refusal(name, value)
+                raise self._refuse(name, value)
         for name, value in kwargs.items():
             check = names.get(name)
             if check is not None and not check(value):
-                raise self._refusal(name, value)
+                raise self._refuse(name, value)
 
     @functools.cached_property
     def _compiled(self) -> tuple[list[tuple[str, Check | None]], dict[str, Check | None]]:
@@ -78,10 +87,30 @@ class _Checks:
         names = {name: _check_of(hints.get(name, Any)) for name, kind in kinds.items() if kind not in _MANY}
         return [(name, check) for name, check in names.items() if kinds[name] in _PLACED], names
 
-    def _refusal(self, name: str, value: object) -> InvalidInput:
-        wanted = str(self._function.__annotations__.get(name, "")).replace(" | ", " or ")
-        found = "NaN" if isinstance(value, float) and math.isnan(value) else type(value).__name__
-        return InvalidInput(f"`{name}` of {self._function.__name__} has to be {wanted}, not {found}.")
+    def _refuse(self, name: str, value: object) -> InvalidInput:
+        wanted = str(self._function.__annotations__.get(name, ""))
+        return _refusal(self._function.__name__, name, wanted, value)
+
+
+def _refusal(function: str, name: str, wanted: str, value: object) -> InvalidInput:
+    """The error for an argument that does not fit, or for the field of it that does not."""
+    name, wanted, value = _wrong_field(name, value) or (name, wanted, value)
+    found = "NaN" if isinstance(value, float) and math.isnan(value) else type(value).__name__
+    return InvalidInput(f"`{name}` of {function} has to be {wanted.replace(' | ', ' or ')}, not {found}.")
+
+
+def _wrong_field(name: str, value: object) -> tuple[str, str, object] | None:
+    """Find the first field with a wrong type, in a struct or in a list of structs: its name, its type and its value."""
+    if isinstance(value, list | tuple):
+        wrongs = (_wrong_field(f"{name}[{n}]", item) for n, item in enumerate(value))
+        return next((wrong for wrong in wrongs if wrong is not None), None)
+    if isinstance(value, Event) or not isinstance(value, msgspec.Struct):
+        return None
+    for field, check in _fields_of(type(value)):
+        found = getattr(value, field)
+        if not check(found):
+            return f"{name}.{field}", str(type(value).__annotations__.get(field, "")), found
+    return None
 
 
 class _Names(dict[str, Any]):
@@ -101,6 +130,8 @@ def _check_of(hint: Any) -> Check | None:  # noqa: ANN401, PLR0911  (an annotati
         return lambda value: any(type(value) is type(each) and value == each for each in inner)
     if origin is Callable:
         return callable
+    if origin is Annotated:
+        return _check_of(inner[0])
     if isinstance(origin, type):
         return _check_of_many(origin, inner)
     if hint in _NUMBERS:
@@ -108,7 +139,22 @@ def _check_of(hint: Any) -> Check | None:  # noqa: ANN401, PLR0911  (an annotati
     # `encode` looks at events, and says more. A protocol is met or not when it is used.
     if hint in {Any, Event} or not isinstance(hint, type) or getattr(hint, "_is_protocol", False):
         return None
+    if issubclass(hint, msgspec.Struct) and not issubclass(hint, Event):
+        return functools.partial(_fits_struct, hint)
     return lambda value: isinstance(value, hint)
+
+
+def _fits_struct(kind: type[msgspec.Struct], value: object) -> bool:
+    if not isinstance(value, kind):
+        return False
+    return all(check(getattr(value, field)) for field, check in _fields_of(type(value)))
+
+
+@functools.cache
+def _fields_of(kind: type[msgspec.Struct]) -> list[tuple[str, Check]]:
+    """The fields of a struct that do not take anything, with their checks."""
+    checks = [(field.name, _check_of(field.type)) for field in msgspec.structs.fields(kind)]
+    return [(name, check) for name, check in checks if check is not None]
 
 
 def _check_of_many(origin: type, inner: tuple[Any, ...]) -> Check:

@@ -7,6 +7,7 @@ import inspect
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ import tenax
 from tenax.errors import HeadMoved, StoreMisused, StoreUnavailable
 from tenax.journal import Journal
 from tenax.journal.aio import THREADS, AsyncJournal, CancelledAppend
-from tenax.journal.base import Expect, Recorded
+from tenax.journal.base import Expect, Lease, Recorded
 from tenax.testing import FaultyJournal, memory
 from tenax.testing.contract.base import begin, said, say
 
@@ -109,6 +110,33 @@ async def test_tasks_that_wait_share_a_commit(held: tuple[AsyncJournal, FaultyJo
     stored = await asyncio.gather(first, *tasks)
     assert [each.seq for (each,) in stored] == list(range(2, 3 + TASKS))
     assert faulty.store.queue.groups - before == 1
+
+
+@pytest.mark.parametrize("name", [object(), "\ud800"], ids=["object", "surrogate"])
+async def test_an_append_that_the_database_cannot_take_fails_alone(store_url: str, name: Any) -> None:
+    """Those that share its commit are stored, once and in order; its own caller gets the error."""
+    faulty = FaultyJournal(tenax.open(store_url))
+    conversations = [begin(faulty, name=f"c-{n}") for n in range(3)]
+    odd = faulty.prepare(conversations[1], [say("odd")], run=None, expect=None, dedup=None, append_id=None,
+                         lease=Lease("run", "me", 1, 5.0, bytes(16)))  # fmt: skip
+    odd.lease = Lease(name, "me", 1, 5.0, bytes(16))  # `prepare` refuses it
+    async with AsyncJournal(faulty) as journal:
+        hold = faulty.faults.hold("store:begin")
+        first = asyncio.create_task(journal.append(conversations[0], [say("first")]))
+        await asyncio.to_thread(hold.wait_until_reached)
+        before = asyncio.create_task(journal.append(conversations[0], [say("before")]))
+        await asyncio.sleep(0)
+        outcome = asyncio.get_running_loop().create_future()
+        faulty.store.queue.submit(faulty.store.waiter(odd, outcome))
+        after = asyncio.create_task(journal.append(conversations[2], [say("after")]))
+        while len(faulty.store.queue._waiting) < 3:  # noqa: ASYNC110  (a queue of threads tells no event)
+            await asyncio.sleep(0)
+        hold.release()
+        await asyncio.gather(first, before, after)
+        with pytest.raises(Exception):  # noqa: B017, PT011  (whatever the database says)
+            await outcome
+        stored = [said(faulty, conversation) for conversation in conversations]
+    assert stored == [["first", "before"], [], ["after"]]
 
 
 async def test_a_cancelled_append_says_that_it_is_stored(

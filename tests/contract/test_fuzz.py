@@ -210,6 +210,48 @@ def arguments(function: Callable[..., Any], chance: random.Random) -> dict[str, 
     return found
 
 
+def structs(chance: random.Random) -> dict[str, Any]:
+    """A value of the contract, of which one field is odd."""
+    values = {
+        "lease": Lease("run:c-1", "me", 1, 5.0, b"0" * 16),
+        "expect": Expect(head=1, unedited=(1, 1)),
+        "dedup": Dedup("there", "1"),
+        "reader": Reader("fuzz"),
+    }
+    name = chance.choice(sorted(values))
+    field = chance.choice(values[name].__struct_fields__)
+    spoiled = msgspec.structs.replace(
+        values[name], **{field: chance.choice(ODD + FINE + ((2**70, 1), (1, 2**70)))}
+    )
+    return {name: spoiled}
+
+
+STRUCT_CALLS: dict[str, list[Callable[[Journal, Any], Any]]] = {
+    "lease": [
+        lambda journal, lease: journal.append("c-1", [say("more")], lease=lease),
+        lambda journal, lease: journal.renew(lease),
+        lambda journal, lease: journal.release(lease),
+    ],
+    "expect": [lambda journal, expect: journal.append("c-1", [say("more")], expect=expect)],
+    "dedup": [lambda journal, dedup: journal.append("c-1", [say("more")], dedup=dedup)],
+    "reader": [
+        lambda journal, reader: journal.cursor(reader, "c-1"),
+        lambda journal, reader: journal.behind(reader),
+    ],
+}
+
+
+def test_any_field_of_a_value_is_taken_or_refused_by_name(store_url: str) -> None:
+    """A lease, a reader and the conditions of an append look at nothing when they are made."""
+    chance = random.Random(29)
+    stores = Stores(store_url)
+    for _ in range(CALLS):
+        ((name, value),) = structs(chance).items()
+        call = chance.choice(STRUCT_CALLS[name])
+        succeeds(lambda call=call, value=value: call(stores.journal, value), name, {name: value})
+    stores.check()
+
+
 def calls(target: type) -> list[str]:
     return [name for name, method in vars(target).items()
             if inspect.isfunction(method) and not name.startswith("_") and name not in ENDLESS]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ import pytest
 
 from tenax.arguments import checked
 from tenax.errors import InvalidInput
+from tenax.journal.base import Entry, Lease, Reader
 
 
 @checked
@@ -19,7 +21,8 @@ class Desk:
     def take(
         self, name: str, *, count: int = 0, seconds: float = 0, on: bool = False, way: Literal["a", "b"] = "a",
         words: Sequence[str] = (), fields: Mapping[str, int] | None = None, call: Callable[[], None] | None = None,
-        pair: tuple[int, str] = (0, ""), other: Any = None, later: Unknown = None,
+        pair: tuple[int, str] = (0, ""), other: Any = None, later: Unknown = None, lease: Lease | None = None,
+        reader: Reader | None = None, entries: Sequence[Entry] = (),
     ) -> str:  # fmt: skip
         return name
 
@@ -36,7 +39,8 @@ Unknown = Any  # as a name that only type checkers know
 @pytest.mark.parametrize(
     "given",
     [{"count": 2**70}, {"seconds": 1}, {"seconds": 1.5}, {"on": True}, {"way": "b"}, {"words": ["x"]}, {"words": ("x",)},
-     {"fields": {"a": 1}}, {"fields": None}, {"call": print}, {"pair": (1, "x")}, {"other": ...}, {"later": 1}],
+     {"fields": {"a": 1}}, {"fields": None}, {"call": print}, {"pair": (1, "x")}, {"other": ...}, {"later": 1},
+     {"lease": Lease("a", "b", 1, 5, b"")}, {"reader": Reader("a", "due")}, {"entries": [Entry("a", 1, None, b"")]}],
     ids=str,
 )  # fmt: skip
 def test_what_fits_is_taken(given: dict[str, Any]) -> None:
@@ -55,6 +59,22 @@ def test_what_does_not_fit_is_refused_by_name(given: dict[str, Any]) -> None:
     """The error names the argument, and not what was in it."""
     with pytest.raises(InvalidInput, match=f"`{next(iter(given))}` of take"):
         Desk().take(**{"name": "x", **given})
+
+
+WRONG: Any = object()
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [({"lease": Lease(WRONG, "b", 1, 5, b"")}, "lease.name"), ({"lease": Lease("a", "b", True, 5, b"")}, "lease.fence"),
+     ({"lease": Lease("a", "b", 1, float("nan"), b"")}, "lease.seconds"), ({"reader": Reader("a", WRONG)}, "reader.follows"),
+     ({"entries": [Entry("a", 1, None, b""), Entry("a", 1, WRONG, b"")]}, "entries[1].run")],
+    ids=str,
+)  # fmt: skip
+def test_a_field_that_does_not_fit_is_refused_by_name(given: dict[str, Any], field: str) -> None:
+    """A value looks at nothing when it is made, so the call does."""
+    with pytest.raises(InvalidInput, match=re.escape(f"`{field}` of take has to be ")):
+        Desk().take("x", **given)
 
 
 async def test_a_coroutine_stays_one_and_a_private_method_is_left_alone() -> None:

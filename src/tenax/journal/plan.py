@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import msgspec
 
+from tenax.arguments import check_struct
 from tenax.clock import is_append_id
 from tenax.errors import (
     ConversationExists,
@@ -49,7 +50,7 @@ from tenax.journal.index import (
     apply,
     check_unedited,
 )
-from tenax.journal.place import SEQ_BITS
+from tenax.journal.place import ALL_SEQS, SEQ_BITS
 from tenax.parts import blobs_of
 
 if TYPE_CHECKING:
@@ -153,16 +154,9 @@ class Append(msgspec.Struct, eq=False):
         check_id("conversation", conversation)
         if run is not None:
             check_id("run", run)
-        if (
-            not isinstance(events, Sequence)
-            or (expect is not None and not isinstance(expect, Expect))
-            or (lease is not None and not isinstance(lease, Lease))
-            or (dedup is not None and not isinstance(dedup, Dedup))
-        ):
-            raise InvalidInput("An append takes a list of events, and maybe an Expect, a Lease and a Dedup.")
-        if dedup is not None:
-            check_id("dedup source", dedup.source)
-            check_id("dedup id", dedup.id)
+        if not isinstance(events, Sequence):
+            raise InvalidInput(f"An append takes a list of events, not {type(events).__name__}.")
+        _check_conditions(expect, lease, dedup)
         if append_id is not None and not is_append_id(append_id):
             raise InvalidInput(
                 "That is no append id.",
@@ -195,6 +189,21 @@ class Append(msgspec.Struct, eq=False):
             items.append(_Item(check_id("kind", entry.kind), known.code if known else 0, _time(entry.at),
                                entry.run and check_id("run", entry.run), entry.body, _carried(entry)))  # fmt: skip
         return cls.of_items(user, conversation, items, ids, imported=True)
+
+
+def _check_conditions(expect: Expect | None, lease: Lease | None, dedup: Dedup | None) -> None:
+    """Check the fields too: a group shares one transaction, and the database would refuse all of it for one of them."""
+    if lease is not None:
+        check_struct("append", "lease", Lease, lease)
+        check_id("lease", lease.name)
+    if expect is not None:
+        check_struct("append", "expect", Expect, expect)
+        if expect.unedited is not None and not all(0 <= seq <= ALL_SEQS for seq in expect.unedited):
+            raise InvalidInput(f"`expect.unedited` holds two numbers of events, not {expect.unedited}.")
+    if dedup is not None:
+        check_struct("append", "dedup", Dedup, dedup)
+        check_id("dedup source", dedup.source)
+        check_id("dedup id", dedup.id)
 
 
 def _carried(entry: Entry) -> Event | Unknown:

@@ -389,19 +389,29 @@ class Store(abc.ABC):
 
     def _commit(self, group: list[Waiter]) -> None:
         """Settle every waiter of the group. Called by one thread at a time."""
-        trouble: Trouble | None
+        trouble: Trouble | None = None
         try:
             self._attempt(group)
         except Trouble as error:
             trouble = error
+        except Exception:
+            if len(group) == 1:
+                raise
+            # One append was at fault, and its own attempt says so. The others are looked up before they are stored.
+            for waiter in group:
+                waiter.append.repeated = True
         else:
             return
-        if len(group) > 1:
+        if len(group) > 1 and trouble is not None:
             self._note(group, trouble)
             self._recover(trouble)
             trouble = None
         for waiter in group:
-            self._try_again(waiter, trouble)
+            try:
+                self._try_again(waiter, trouble)
+            except Exception as error:  # noqa: BLE001  (a surprise ends one append, and its caller is told)
+                if not waiter.done:
+                    waiter.settle(error)
 
     def _tried(self, group: list[Waiter]) -> Trouble | None:
         try:
