@@ -625,12 +625,22 @@ def _encode_text(event: Event) -> tuple[Event, bytes]:
     except UnicodeEncodeError:
         pass
     if event.person:
-        raise InvalidInput(
-            "The text holds a NUL or half of a surrogate pair, which is no text.",
-            hint="remove the invalid characters and send it again",
-        )
+        raise _no_text()
     repaired = _repaired(event)
     return repaired, _encode(repaired)
+
+
+def check_text(event: Event | Unknown) -> None:
+    """Refuse an event from elsewhere with a person's text that `encode` would refuse. Raises InvalidInput."""
+    if isinstance(event, Event) and event.person and _bad_text(msgspec.to_builtins(event)):
+        raise _no_text()
+
+
+def _no_text() -> InvalidInput:
+    return InvalidInput(
+        "The text holds a NUL or half of a surrogate pair, which is no text.",
+        hint="remove the invalid characters and send it again",
+    )
 
 
 def _repaired(event: Event) -> Event:

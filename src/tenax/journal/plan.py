@@ -36,6 +36,7 @@ from tenax.events import (
     MemoryNoted,
     MemoryRecalled,
     Unknown,
+    check_text,
     decode,
     encode,
 )
@@ -211,9 +212,11 @@ def _carried(entry: Entry) -> Event | Unknown:
     try:
         if entry.kind not in KINDS:
             msgspec.json.decode(entry.body)
-        return decode(entry.kind, entry.body)
+        event = decode(entry.kind, entry.body)
     except (msgspec.DecodeError, StoreDamaged) as error:
         raise InvalidInput(f"This {entry.kind} is not what it says: {str(error).rstrip('.')}.") from error
+    check_text(event)
+    return event
 
 
 def _time(at: int) -> int:

@@ -8,7 +8,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -307,6 +307,12 @@ class RefuseContract(Engine):
             Entry("message.user", 1 << 63, None, b'{"parts":[]}'),
             Entry("later.kind", 5, None, b'no json, but "blob"'),
             Entry("conversation.rewound", 5, None, b'{"to":7}'),
+            Entry("message.user", True, None, b'{"parts":[]}'),
+            Entry("message.user", 5, cast("Any", 0), b'{"parts":[]}'),
+            Entry("message.user", 5, cast("Any", False), b'{"parts":[]}'),
+            Entry("message.user", 5, None, cast("Any", '{"parts":[]}')),
+            Entry(cast("Any", []), 5, None, b"{}"),
+            Entry("message.user", 5, None, b'{"parts":[{"type":"text","text":"a\\u0000b"}]}'),
         ):
             with refused(journal, None, InvalidInput):
                 journal.load("c-in", opened, [entry])
