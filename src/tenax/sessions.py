@@ -52,6 +52,7 @@ from tenax.events import (
 )
 from tenax.journal.aio import THREADS, Threads, Twin, awaited
 from tenax.journal.base import Erased, Expect, Hits, Lease, Recorded, Stretch, Summary
+from tenax.journal.place import ALL_SEQS
 from tenax.journal.plan import ID_CHARS_MAX
 from tenax.parts import Text, ToolResult, text_of
 from tenax.recovery import rows_of
@@ -244,6 +245,9 @@ class SessionDB:
         stored first, in the same commit, and are covered, but for the last `keep_last`, if `covers_to` is not given.
         Messages of people at the seqs in `kept` stay word for word. A run compacts under its lease.
         """
+        for seq in (covers_to, folded_to):
+            if seq is not None and not 0 <= seq <= ALL_SEQS:
+                raise InvalidInput(f"`covers_to` and `folded_to` of rotate are numbers of events, not {seq}.")
         stretch = self._stretch(session_id)
         if stretch.ended_at is not None:
             return Superseded(self.journal.head(stretch.conversation).stretch)

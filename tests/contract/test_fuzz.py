@@ -311,6 +311,19 @@ async def test_any_call_of_the_runtime_is_done_or_refused_by_name(store_url: str
     stores.check()
 
 
+@pytest.mark.parametrize("seq", [-1, 2**63 - 1, 2**70])
+@pytest.mark.parametrize("name", ["covers_to", "folded_to"])
+def test_a_compaction_up_to_a_number_that_no_event_has_is_refused(
+    store_url: str, name: str, seq: int
+) -> None:
+    """Before the store is asked for it."""
+    stores = Stores(store_url)
+    numbers: dict[str, Any] = {name: seq}
+    with SessionDB(journal=stores.journal) as db, pytest.raises(InvalidInput, match=name):
+        db.rotate("s-c-1", summary="all of it", **numbers)
+    stores.check()
+
+
 @pytest.mark.parametrize("title", [float("nan"), b"x", 3, object(), ["x"]])
 def test_a_title_that_is_no_text_is_refused(store_url: str, title: Any) -> None:
     """On every engine alike, and before anything is written."""
