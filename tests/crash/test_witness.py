@@ -14,7 +14,7 @@ import pytest
 
 import tenax
 from tenax.errors import StoreDamaged, StoreIncomplete
-from tenax.journal import Journal
+from tenax.journal import Journal, witness
 from tenax.journal.postgres_link import Link
 from tenax.testing.contract.base import begin, said, say
 from tests.support.damage import copy_store, put_back
@@ -240,6 +240,32 @@ def _ticks() -> Iterator[None]:
     for _ in range(int(WAIT_SECONDS / 0.05)):
         yield
         pause.wait(0.05)
+
+
+def test_an_error_ends_the_witness_of_nobody(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread goes on, the log says it once, and the store can be closed."""
+    monkeypatch.setattr(witness, "SAVE_SECONDS", 0.01)
+    failed, broken = threading.Semaphore(0), threading.Event()
+    broken.set()
+    save = witness.Witness.save
+
+    def fail(self: witness.Witness) -> bool:
+        if not broken.is_set():
+            return save(self)
+        failed.release()
+        raise TypeError("cannot encode this")
+
+    with opened(path) as journal:
+        monkeypatch.setattr(witness.Witness, "save", fail)
+        conversation = begin(journal)
+        assert failed.acquire(timeout=WAIT_SECONDS)
+        assert failed.acquire(timeout=WAIT_SECONDS)
+        broken.clear()
+        tell(journal, conversation, "first")
+    assert conversation.encode() in path.with_name("tenax.db-witness").read_bytes()
+    assert caplog.text.count("The witness of the store cannot be written") == 1
 
 
 def test_two_processes_never_move_it_backwards(path: Path) -> None:

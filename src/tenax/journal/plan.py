@@ -235,15 +235,15 @@ def _opens(event: Event | Unknown) -> str | None:
 
 def is_id(value: object) -> TypeGuard[str]:
     """An id is a short string without control characters. It stands in the digest and in file names."""
-    return isinstance(value, str) and 0 < len(value) <= ID_CHARS_MAX and value.isprintable()
+    # A subclass of str may be anything else too: what encodes it for a file or a database takes only the class itself.
+    return type(value) is str and 0 < len(value) <= ID_CHARS_MAX and value.isprintable()
 
 
 def check_id(what: str, value: object) -> str:
     """The id, if it is one. Raises InvalidInput."""
     if not is_id(value):
-        raise InvalidInput(
-            f"A {what} is named by 1 to {ID_CHARS_MAX} printable characters, not by {str(value)[:40]!r}."
-        )
+        found = repr(value[:40]) if type(value) is str else type(value).__name__
+        raise InvalidInput(f"A {what} is named by 1 to {ID_CHARS_MAX} printable characters, not by {found}.")
     return value
 
 

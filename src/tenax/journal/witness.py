@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import logging
 import os
 import threading
 import time
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from tenax.journal.store import Row
 
 __all__ = ["CONVERSATIONS_MAX", "SAVE_SECONDS", "Missing", "Witness"]
+
+log = logging.getLogger(__name__)
 
 CONVERSATIONS_MAX: Final = 1000
 """The conversations that moved last are remembered; what was put back or cut off lacks those first."""
@@ -110,6 +113,8 @@ class Witness:
         self._generation = 0
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
+        self._failed = False
+        """Whether the log names an error already."""
         self._looked_at: tuple[int, ...] = ()
 
     # -- noting ----------------------------------------------------------------------------------------------
@@ -136,8 +141,7 @@ class Witness:
     def _save_often(self) -> None:
         idle = 0
         while not self._closed.wait(SAVE_SECONDS):
-            with contextlib.suppress(OSError):  # what was noted is kept, and saved later
-                idle = 0 if self.save() else idle + 1
+            idle = 0 if self._tried() else idle + 1
             with self._lock:
                 if idle >= _IDLE_SAVES and not self._noted:
                     self._thread = None
@@ -146,8 +150,19 @@ class Witness:
     def close(self) -> None:
         """Save what was noted, and end."""
         self._closed.set()
-        with contextlib.suppress(OSError):
-            self.save()
+        self._tried()
+
+    def _tried(self) -> bool:
+        """Save, whatever happens: one error must not end the witness of every conversation. What was noted is kept."""
+        try:
+            return self.save()
+        except OSError:  # saved later
+            return True
+        except Exception:
+            if not self._failed:
+                log.exception("The witness of the store cannot be written. Tenax goes on and tries again.")
+            self._failed = True
+            return True
 
     # -- the file --------------------------------------------------------------------------------------------
 

@@ -45,7 +45,28 @@ from tenax.parts import Text, ToolResult
 from tenax.testing.contract.base import Engine, answer, begin, every_call, refused, said, say, take
 
 BAD_TEXTS = ("a\x00b", "\x00", "half \ud83d", "\udc00", "\ud800\ud800")
-BAD_IDS: tuple[Any, ...] = ("", " \x00", "a\nb", "a\tb", "\x7f", "\u200b", "x" * 201, "\ud800", None, 7, b"c")
+
+
+class _Text(str):
+    """Text that is not exactly `str`, as of numpy."""
+
+    __slots__ = ()
+
+
+BAD_IDS: tuple[Any, ...] = (
+    "",
+    " \x00",
+    "a\nb",
+    "a\tb",
+    "\x7f",
+    "\u200b",
+    "x" * 201,
+    "\ud800",
+    None,
+    7,
+    b"c",
+    _Text("c"),
+)
 
 
 class _Strange(Event, frozen=True):
