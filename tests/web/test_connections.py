@@ -276,6 +276,31 @@ async def test_an_answer_that_is_not_read_ends() -> None:
         await one.read(size)
 
 
+async def test_an_answer_that_is_read_slowly_does_not_end() -> None:
+    """Also while the kernel takes nothing of what is left, because much of its own buffer is still full."""
+    size, piece = 8_000_000, 4096
+
+    async def answers(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse(b"x" * size)(scope, receive, send)
+
+    loop, read = asyncio.get_running_loop(), 0
+    limits = Limits(head_seconds=LONG, write_seconds=2.0, body_bytes=1)
+    async with serving(limits, app=answers) as port:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+            client.setblocking(False)
+            await loop.sock_connect(client, ("127.0.0.1", port))
+            await loop.sock_sendall(client, SIGNED_IN)
+            for _ in range(100):  # for longer than the limit
+                read += len(await loop.sock_recv(client, piece))
+                await asyncio.sleep(0.04)
+            async with asyncio.timeout(WAIT):
+                while read < size:
+                    data = await loop.sock_recv(client, 1_000_000)
+                    assert data, f"cut after {read} bytes"
+                    read += len(data)
+
+
 async def test_strangers_at_the_limit_stop_nobody_who_has_signed_in() -> None:
     """The oldest stranger makes room for the next connection, which may be a person's."""
     limits = Limits(strangers=4, head_seconds=LONG)

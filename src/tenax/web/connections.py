@@ -9,11 +9,15 @@ that has signed in is ended only where all of them have: the oldest of the user 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import http
 import logging
 import resource
 import select
 import socket
+import sys
+import termios
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, MutableMapping
@@ -36,6 +40,8 @@ _PIPELINE: Final = 8
 """How many requests may wait behind one that is not answered yet. Browsers send none."""
 _FRAMING: Final = 10
 """How many bytes of chunk sizes may come with a byte of a body: one-byte chunks have 5."""
+_INT_BYTES: Final = 4
+"""The length of an `int` of C."""
 _KEY: Final = "tenax.connection"
 _LONG_HEAD: Final = (
     "The headers of this request are too long. Other programs at this host may have set many cookies: "
@@ -290,7 +296,7 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
 
     def _begin_write_timer(self) -> None:
-        left = self.transport.get_write_buffer_size()
+        left = self._unread()
         self._write_timer = self.loop.call_later(self._limits.write_seconds, self._end_write, left)
 
     def _end_write_timer(self) -> None:
@@ -299,11 +305,25 @@ class Connection(HttpToolsProtocol):
             self._write_timer = None
 
     def _end_write(self, left: int) -> None:
-        if left - self.transport.get_write_buffer_size() >= self._limits.body_bytes:
+        if left - self._unread() >= self._limits.body_bytes:
             self._begin_write_timer()
             return
         log.warning("A client did not read its answer; its connection was closed.")
         self.transport.abort()
+
+    def _unread(self) -> int:
+        """Return how many bytes the client has not taken: those in our buffer, and on Linux those in the kernel's.
+
+        The kernel takes more of us only when a third of its buffer is free, and that may be a megabyte.
+        """
+        ours = self.transport.get_write_buffer_size()
+        if sys.platform != "linux":
+            return ours
+        kernels = b""
+        with contextlib.suppress(OSError):
+            # For a socket this number is SIOCOUTQ.
+            kernels = fcntl.ioctl(self._descriptor, termios.TIOCOUTQ, bytes(_INT_BYTES))
+        return ours + int.from_bytes(kernels, sys.byteorder)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401  (any application)
         self._running = cycle
