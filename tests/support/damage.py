@@ -6,6 +6,8 @@ import os
 import random
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
@@ -36,6 +38,48 @@ def copy_store(path: Path, folder: Path) -> None:
             backup.step()
     target.close()
     source.close()
+
+
+SAVE = """
+do $$ declare each text; begin
+    create schema saved;
+    for each in select tablename from pg_tables where schemaname = 'public' loop
+        execute format('create table saved.%1$I as table public.%1$I', each);
+    end loop;
+    create table saved.sequences as select sequencename, last_value from pg_sequences where schemaname = 'public';
+end $$
+"""
+RESTORE = """
+do $$ declare each text; begin
+    set local session_replication_role = replica;
+    for each in select tablename from pg_tables where schemaname = 'public' loop
+        execute format('delete from public.%1$I', each);
+        execute format('insert into public.%1$I overriding system value select * from saved.%1$I', each);
+    end loop;
+    perform setval(sequencename::regclass, coalesce(last_value, 1), last_value is not null) from saved.sequences;
+    drop schema saved cascade;
+end $$
+"""
+
+
+@contextmanager
+def put_back_in_place(url: str, folder: Path) -> Iterator[None]:
+    """Copy a store, and put the copy back when the block ends: into the same file or database, which stays in use."""
+    if url.startswith("sqlite"):
+        path = Path(url.removeprefix("sqlite:///"))
+        copy_store(path, folder)
+        yield
+        source, target = apsw.Connection(str(folder / path.name)), apsw.Connection(str(path))
+        with target.backup("main", source, "main") as backup:
+            while not backup.done:
+                backup.step()
+        target.close()
+        source.close()
+        return
+    with psycopg.connect(url, autocommit=True) as database:
+        database.execute(SAVE)
+        yield
+        database.execute(RESTORE)
 
 
 def put_back(folder: Path, path: Path) -> None:

@@ -74,7 +74,7 @@ from tenax.journal.base import (
 )
 from tenax.journal.facts import told_in
 from tenax.journal.index import INDEX_VERSION, MESSAGE_ROLES, ROLES, STRUCTURE
-from tenax.journal.place import ALL_SEQS, bounds
+from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
 from tenax.journal.plan import Append, check_id, is_id
 from tenax.journal.proof import prove_range, prove_tail
 from tenax.journal.store import DAY_US, NUMS_MAX, drop_mentions, forget_learned, recorded
@@ -255,20 +255,23 @@ class Journal:
         _page(limit)
         low, _ = bounds(self._proved(conversation))
         where = {"low": low + after, "high": low + _whole("upto", upto), "limit": limit}
-        return self._as_written(conversation, self._query(conversation, "read", **where), after)
+        return self._as_written(conversation, self._query(conversation, "read_own", **where), after)
 
     def head(self, conversation: str) -> Head:
         """What is known of a conversation without reading its events."""
-        num = self._num(conversation)
-        rows = self._store.query("head", num=num)
+        key = (self._user(), check_id("conversation", conversation))
+        rows = self._store.query("head_own", owner=key[0], id=key[1])
         if not rows:
+            self._store.unknow(key)
             raise self._missing(conversation)
-        return Head(conversation, *rows[0])
+        num, *columns = rows[0]
+        self._store.know(key, num)
+        return Head(conversation, *columns)
 
     def rows(self, conversation: str, *, before: int | None = None, limit: int = 50) -> list[Row]:
         """The last rows of the transcript, or the last before a seq, oldest first: where they stand, not their text."""
         _page(limit)
-        low, high = bounds(self._num(conversation))
+        low, high = bounds(self._num_before(conversation))
         end = high if before is None else low + _whole("before", before)
         found = self._query(conversation, "last_rows", low=low, high=end, limit=limit)
         return [Row(first, place & ALL_SEQS, ROLES[role]) for place, first, role in reversed(found)]
@@ -291,7 +294,7 @@ class Journal:
     def messages(self, conversation: str, *, after: int = 0, upto: int = ALL_SEQS) -> list[Recorded]:
         """The messages that stand between two numbers: undone and cleared ones do not."""
         # The list asks for the first few of each conversation; that is not opening it.
-        num = self._proved(conversation) if upto == ALL_SEQS else self._num(conversation)
+        num = self._proved(conversation) if upto == ALL_SEQS else self._num_before(conversation)
         low, _ = bounds(num)
         where = {"low": low + _whole("after", after), "high": low + _whole("upto", upto)}
         rows = self._query(conversation, "messages", **where, roles=MESSAGE_ROLES)
@@ -299,25 +302,25 @@ class Journal:
 
     def fact(self, conversation: str, seq: int) -> Recorded | None:
         """One event by its number."""
-        low, _ = bounds(self._num(conversation))
+        low, _ = bounds(self._num_before(conversation))
         rows = self._query(conversation, "fact", place=low + _whole("seq", seq))
         return next(iter(self._as_written(conversation, rows)), None)
 
     def waiting(self, conversation: str) -> list[Recorded]:
         """The inputs that wait for a run, oldest first."""
-        low, high = bounds(self._num(conversation))
+        low, high = bounds(self._num_before(conversation))
         rows = self._query(conversation, "waiting_facts", low=low, high=high)
         return self._as_written(conversation, rows)
 
     def row_changes(self, conversation: str, *, after: int = 0, upto: int = ALL_SEQS) -> list[Recorded]:
         """The events of a range that may change rows far above them: edits, late output, what is put back or forgotten."""
-        low, _ = bounds(self._num(conversation))
+        low, _ = bounds(self._num_before(conversation))
         where = {"low": low + _whole("after", after), "high": low + _whole("upto", upto)}
         return self._as_written(conversation, self._query(conversation, "row_changes", **where))
 
     def next_run(self, conversation: str, *, after: int) -> Recorded | None:
         """The start of the first run after a seq."""
-        low, high = bounds(self._num(conversation))
+        low, high = bounds(self._num_before(conversation))
         rows = self._query(conversation, "next_run", low=low + _whole("after", after), high=high)
         return next(iter(self._as_written(conversation, rows)), None)
 
@@ -975,12 +978,19 @@ class Journal:
             raise self._missing(conversation)
         return num
 
+    def _num_before(self, conversation: str) -> int:
+        """The number, without a query if it was looked up before: for `_query` only."""
+        num = self._store.num_before(self._user(), check_id("conversation", conversation))
+        if not num:
+            raise self._missing(conversation)
+        return num
+
     def _proved(self, conversation: str, after: int | None = None) -> int:
         """The conversation's number, once its events after a seq are known to be what was written. Raises StoreDamaged.
 
         Each process proves what it reads once: without a seq the last events, as many as a page shows.
         """
-        num = self._num(conversation)
+        num = self._num_before(conversation)
         ranges = self._store.proved.get(num, [])
         known = ranges[-1][0] if ranges and ranges[-1][1] == ALL_SEQS else None
         if known is not None and (after is None or known <= after):
@@ -1010,7 +1020,7 @@ class Journal:
 
     def _prove(self, conversation: str, after: int, upto: int) -> None:
         """Prove the facts between two seqs, but for those that this process has proved before. Raises StoreDamaged."""
-        num = self._num(conversation)
+        num = self._num_before(conversation)
         start, end = after, upto
         for first, last in self._store.proved.get(num, ()):
             if first <= start < last:
@@ -1035,8 +1045,11 @@ class Journal:
         proved[num] = sorted([*apart[-_RANGES_PROVED_MAX:], (after, upto)])
 
     def _query(self, conversation: str, name: str, /, **params: int) -> list[tuple[Any, ...]]:
-        """Read from a conversation. Where nothing is found, it may have been deleted since its number was learned."""
-        rows = self._store.query(name, **params)
+        """Read from a conversation, by its number from before. Where nothing is found, it may have been deleted since, or the
+        number may have become another conversation's.
+        """
+        num = params["low" if "low" in params else "place"] >> SEQ_BITS
+        rows = self._store.query(name, **params, num=num, owner=self._user(), id=conversation)
         if not rows:
             self.head(conversation)
         return rows

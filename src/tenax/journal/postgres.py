@@ -379,9 +379,6 @@ class PostgresStore(Store):
                         _ask(connection, "set_incarnation", where)
             self._up, self._place = up, up.split(".")[0]
             if incarnation != self._stored_incarnation:
-                self._nums.clear()
-                self._stretches.clear()
-                self.proved.clear()
                 # A server that was down may come back as a standby that lagged behind, or as an older copy.
                 self.incarnation, _ = self._examine(
                     incarnation, lambda name, **params: _ask(connection, name, params)
@@ -548,13 +545,13 @@ class PostgresStore(Store):
         schema = rows[0][0] if rows else tx.run("store")[0][0]
         if schema != SCHEMA_VERSION:
             raise too_new(schema)
-        columns = {row[1]: row[2:] for row in rows}
         found: dict[Key, HeadState] = {}
-        for key, num in nums.items():
-            if num in columns:
-                found[key] = HeadState(num, key[1], key[0], *columns[num])
-            else:
-                self._nums.pop(key, None)
+        for _, owner, name, num, *columns in rows:
+            if (owner, name) in nums:
+                found[owner, name] = HeadState(num, name, owner, *columns)
+        for key in nums:
+            if key not in found:
+                self.unknow(key)
         # After the heads, and not with them: only what is asked once they are locked is sure to be of now.
         self.stretch_names(tx, {state.stretch for state in found.values()})
         for state in found.values():

@@ -489,31 +489,33 @@ class SqliteStore(Store):
         if len(found) == len(keys):
             return found
         missing = [key for key in keys if key not in found]
-        found |= self._known_heads(tx, [key for key in missing if key in self._nums])
+        nums = {key: self._nums.get(key) for key in missing}
+        found |= self._heads_of(tx, [num for num in nums.values() if num is not None], missing)
         for key in missing:
             if key not in found:
-                self._nums.pop(key, None)
+                self.unknow(key)
                 for row in tx.run("conversation", {"owner": key[0], "id": key[1]}):
-                    self.know(key, row[0])
-                    found |= self._known_heads(tx, [key])
+                    found |= self._heads_of(tx, [self.know(key, row[0])], [key])
         if not found and (schema := tx.run("store")[0][0]) != SCHEMA_VERSION:
             raise too_new(schema)
         return found
 
-    def _known_heads(self, tx: Tx, keys: list[Key]) -> dict[Key, HeadState]:
-        if not keys:
+    def _heads_of(self, tx: Tx, nums: list[int], keys: Collection[Key]) -> dict[Key, HeadState]:
+        """The heads with these numbers, but for those that belong to none of these conversations (any more)."""
+        if not nums:
             return {}
-        by_num = {self._nums[key]: key for key in keys}
-        if len(by_num) == 1:
-            rows = tx.run("head_of", tuple(by_num))
+        if len(nums) == 1:
+            rows = tx.run("head_of", tuple(nums))
         else:
-            rows = tx.run("heads", (msgspec.json.encode(list(by_num)).decode(),))
+            rows = tx.run("heads", (msgspec.json.encode(nums).decode(),))
         found: dict[Key, HeadState] = {}
-        for schema, num, *columns in rows:
+        for schema, owner, name, num, *columns in rows:
             if schema != SCHEMA_VERSION:
                 raise too_new(schema)
-            key = by_num[num]
-            found[key] = state = HeadState(num, key[1], key[0], *columns)
+            key = (owner, name)
+            if key not in keys:
+                continue
+            found[key] = state = HeadState(num, name, owner, *columns)
             state.stretch_name = self.stretch_name(tx, state.stretch)
         return found
 

@@ -10,6 +10,7 @@ was open), so a group that fails is undone, those already planned included, and 
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
 import hashlib
 from operator import attrgetter
@@ -21,6 +22,7 @@ from tenax.errors import (
     InvalidInput,
     OutcomeUnknown,
     SchemaTooNew,
+    StoreBusy,
     StoreDamaged,
     StoreError,
     StoreIncomplete,
@@ -136,6 +138,8 @@ class Store(abc.ABC):
         self.proved: dict[int, list[tuple[int, int]]] = {}
         """By conversation: the ranges of events, after a seq up to a seq, that this process has proved. None touches another."""
         self._nums: dict[Key, int] = {}
+        """The numbers of conversations. A store that is put back gives the numbers of lost ones to others, so whoever reads by
+        a number from here asks the store whether it is still of that conversation."""
         self._stretches: dict[int, str] = {}
         self._unflushed_since: float | None = None
         """When the first partial was written that no flush has taken to the disk yet."""
@@ -210,7 +214,11 @@ class Store(abc.ABC):
     def missing(self) -> list[Missing]:
         """What the store lacks of what it had stored. While there is something, it is read-only."""
         if self._missing and self.witness is not None and self.witness.accepted():
-            self._missing = []
+            with (
+                contextlib.suppress(StoreError, Trouble),
+                self.reading() as tx,
+            ):  # otherwise asked again next time
+                self._look_again(tx)
         return self._missing
 
     def _refuse_incomplete(self) -> None:
@@ -251,6 +259,8 @@ class Store(abc.ABC):
                 hint="give yourself the right to write in its folder",
             ) from error
         self._missing = []
+        self._forget_numbers()
+        self._last_facts = {num: head.facts for num, head in heads.items()}
 
     def _examine(self, incarnation: str, ask: Callable[..., list[Row]]) -> tuple[str, bool]:
         """Compare the store with its witness. The incarnation to read it under, and whether its file is the known one.
@@ -258,6 +268,7 @@ class Store(abc.ABC):
         One that lacks something gets another incarnation, so that nobody takes its numbers for those they had. Nothing is
         written to it: every process works out the same one.
         """
+        self._forget_numbers()
         if self.witness is None:
             return incarnation, True
         missing, inode = self.witness.examine(ask, functools.partial(self.digests, ask))
@@ -267,6 +278,21 @@ class Store(abc.ABC):
             lost = repr((incarnation, self.inode(), missing)).encode()
             return hashlib.sha256(lost).hexdigest()[:32], True
         return incarnation, inode == self.inode()
+
+    def _look_again(self, tx: Tx) -> None:
+        """Compare the store with its witness once more, under the incarnation that the store has now."""
+        ((_, incarnation, _),) = tx.run("store")
+        self.incarnation, _ = self._examine(str(incarnation), lambda name, **params: tx.run(name, params))
+
+    def _forget_numbers(self) -> None:
+        """Forget what numbers mean: the store may have gone back, and they may come to mean something else.
+
+        The dicts are replaced, not emptied: other threads may be reading from them.
+        """
+        self._nums = {}
+        self._stretches = {}
+        self.proved = {}
+        self._last_facts = {}
 
     @abc.abstractmethod
     def digests(self, ask: Callable[..., list[Row]], places: list[int]) -> list[Row]:
@@ -307,23 +333,26 @@ class Store(abc.ABC):
 
     def num(self, user: str, conversation: str) -> int:
         """The conversation's number in the store, or 0 if this user has none of that id."""
-        found = self._nums.get((user, conversation))
-        if found is None:
-            rows = self.query("conversation", owner=user, id=conversation)
-            if not rows:
-                return 0
-            found = self.know((user, conversation), rows[0][0])
-        return found
+        rows = self.query("conversation", owner=user, id=conversation)
+        if not rows:
+            self.unknow((user, conversation))
+            return 0
+        return self.know((user, conversation), rows[0][0])
+
+    def num_before(self, user: str, conversation: str) -> int:
+        """The same, as it was when it was last looked up: for a statement that asks itself whose number it is."""
+        return self._nums.get((user, conversation)) or self.num(user, conversation)
 
     def stretch_names(self, tx: Tx, nums: Collection[int]) -> Mapping[int, str]:
         """Names of stretches by their numbers, of these and maybe of others. They never change, so they are kept."""
-        missing = [num for num in nums if num and num not in self._stretches]
+        names = self._stretches
+        missing = [num for num in nums if num and num not in names]
         if missing:
-            if len(self._stretches) + len(missing) > NUMS_MAX:
-                self._stretches.clear()
+            if len(names) + len(missing) > NUMS_MAX:
+                names = self._stretches = {}
                 missing = [num for num in nums if num]
-            self._stretches.update(self.read_names(tx, missing))
-        return self._stretches
+            names.update(self.read_names(tx, missing))
+        return names
 
     def read_names(self, tx: Tx, nums: Sequence[int]) -> Iterable[Row]:
         """Numbers and names of these stretches."""
@@ -355,11 +384,18 @@ class Store(abc.ABC):
             self.witness.forget(num)
 
     def know(self, key: Key, num: int) -> int:
-        """Keep the number of a conversation; it never changes."""
+        """Keep the number of a conversation. It changes only if the store is put back."""
+        if self._nums.get(key, num) != num:
+            self.unknow(key)
         if len(self._nums) >= NUMS_MAX:
             self._nums.clear()
         self._nums[key] = num
         return num
+
+    def unknow(self, key: Key) -> None:
+        """The conversation has this number no longer."""
+        num = self._nums.pop(key, None)
+        self.proved.pop(num or 0, None)
 
     def query(self, name: str, /, **params: Any) -> list[Row]:  # noqa: ANN401  (whatever the statement takes)
         """One statement, read."""
@@ -481,13 +517,16 @@ class Store(abc.ABC):
             if reach:
                 reach("load")
             loaded = self._load(tx, appends)
-            self._refuse_older(tx, loaded)
+            self._refuse_older(tx, [state for state in loaded.heads.values() if self._is_older(state)])
             outcomes: list[list[Recorded] | TenaxError] = []
             for append in appends:
                 try:
                     outcomes.append(self._plan(tx, append, loaded, batch))
                 except TenaxError as error:
                     outcomes.append(error)
+            self._refuse_older(
+                tx, [batch.states[key] for key in batch.opened if batch.states[key].num in self._last_facts]
+            )
             if reach:
                 reach("write")
             self.keep(batch.states, self._store(tx, batch))
@@ -502,15 +541,19 @@ class Store(abc.ABC):
         if batch.states:
             self._moved(batch)
 
-    def _refuse_older(self, tx: Tx, loaded: Loaded) -> None:
-        """Compare the store with its witness again if it went back under this process. Raises Trouble if it did."""
-        for state in loaded.heads.values():
-            if state.facts < self._last_facts.get(state.num, 0):
-                self.incarnation, _ = self._examine(
-                    self.incarnation, lambda name, **params: tx.run(name, params)
-                )
-                self._refuse_incomplete()
-                return
+    def _is_older(self, state: HeadState) -> bool:
+        return state.facts < self._last_facts.get(state.num, 0)
+
+    def _refuse_older(self, tx: Tx, signs: list[HeadState]) -> None:
+        """Compare the store with its witness again if it went back under this process. Raises Trouble if it did.
+
+        Signs of that are a conversation that lacks facts which it had, and a new one with the number of another.
+        """
+        if signs:
+            self._look_again(tx)
+            self._refuse_incomplete()
+            # Nothing is missed (any more). What was loaded for this attempt may have come from what was known before.
+            raise Trouble(StoreBusy("The store was put back."))
 
     def _moved(self, batch: Batch) -> None:
         """Tell everybody who should know of what was committed."""

@@ -208,13 +208,11 @@ class Witness:
         seen = self._stamp()
         if seen == self._looked_at:
             return False
-        self._looked_at = seen
         known = self._read().stores.get(self._store)
-        if known is None or known.generation == self._generation:
-            return False
-        with self._lock:
-            self._generation, self._noted = known.generation, {}
-        return True
+        if known is not None and known.generation != self._generation:
+            return True
+        self._looked_at = seen
+        return False
 
     def _stamp(self) -> tuple[int, ...]:
         try:
@@ -284,7 +282,10 @@ class Witness:
         file = self._read()
         known = file.stores.get(self._store, _Testimony(self._generation))
         with self._lock:
-            self._generation = known.generation
+            if (
+                known.generation != self._generation
+            ):  # what was noted before a loss was accepted no longer counts
+                self._generation, self._noted = known.generation, {}
             heads = _merged(known.heads, self._noted, self._deleted)
         places = {num << SEQ_BITS | head.facts: head.digest for num, head in heads.items()}
         there = {place: bytes(digest).hex() for place, digest in digests(list(places))} if places else {}

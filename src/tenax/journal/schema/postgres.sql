@@ -45,9 +45,10 @@ from unnest(cast(:owners as text[]), cast(:ids as text[])) k(owner, id)
      join conversations c on c.owner = k.owner and c.id = k.id
 
 -- name: heads
-select (select schema from store), conversation, head, facts, turns, due, revision, epoch, digest, run, stretch,
-       context_from, unanswered, messages, stretch_messages, stretch_from, stretch_covers, listed_at, version
-from heads where conversation = any(cast(:nums as bigint[])) order by conversation for update
+select (select schema from store), c.owner, c.id, h.conversation, h.head, h.facts, h.turns, h.due, h.revision, h.epoch,
+       h.digest, h.run, h.stretch, h.context_from, h.unanswered, h.messages, h.stretch_messages, h.stretch_from,
+       h.stretch_covers, h.listed_at, h.version
+from heads h join conversations c on c.num = h.conversation where h.conversation = any(cast(:nums as bigint[])) order by h.conversation for update of h
 
 -- name: digests
 select place, digest from events where place = any(cast(:places as bigint[]))

@@ -193,6 +193,23 @@ join conversations c on c.num = h.conversation order by c.updated_at desc, c.num
 -- name: last_moved
 select coalesce(max(updated_at), 0) from conversations
 
+-- What a user reads of a conversation. Its number was learned earlier, and a store that was put back may have given it to
+-- another conversation, also of another user: so it is read only if the number is still of this owner and id.
+
+-- name: read_own
+select place, kind, at, run, body, digest, 0 from events where place > :low and place <= :high and
+exists (select 1 from conversations where num = :num and owner = :owner and id = :id)
+union all
+select place, '', at, null, body, null, code from partials where place > :low and place <= :high and
+exists (select 1 from conversations where num = :num and owner = :owner and id = :id)
+order by 1 limit :limit
+
+-- name: head_own
+select h.conversation, h.head, h.facts, h.turns, h.due, h.revision, h.epoch, h.digest, h.run, s.name, h.context_from,
+       h.unanswered, h.messages
+from conversations c join heads h on h.conversation = c.num left join stretches s on s.num = h.stretch
+where c.owner = :owner and c.id = :id
+
 -- name: head
 select h.head, h.facts, h.turns, h.due, h.revision, h.epoch, h.digest, h.run, s.name, h.context_from, h.unanswered,
        h.messages
@@ -200,19 +217,24 @@ from heads h left join stretches s on s.num = h.stretch where h.conversation = :
 
 -- name: last_rows
 select place, first, role from events where place > :low and place < :high and dead = 0
+and exists (select 1 from conversations where num = :num and owner = :owner and id = :id)
 order by place desc limit :limit
 
 -- name: waiting_facts
 select place, kind, at, run, body, digest, 0 from events
-where place > :low and place <= :high and waiting = 1 and dead = 0 order by place
+where place > :low and place <= :high and waiting = 1 and dead = 0
+and exists (select 1 from conversations where num = :num and owner = :owner and id = :id)
+order by place
 
 -- name: row_changes
 select place, kind, at, run, body, digest, 0 from events where place > :low and place <= :high
+and exists (select 1 from conversations where num = :num and owner = :owner and id = :id)
 and kind in ('conversation.rewound', 'conversation.cleared', 'conversation.restored', 'content.erased', 'run.late',
              'run.sealed', 'tool.late', 'run.recovered', 'memory.noted', 'files.changed') order by place
 
 -- name: next_run
 select place, kind, at, run, body, digest, 0 from events where place > :low and place <= :high and kind = 'run.started'
+and exists (select 1 from conversations where num = :num and owner = :owner and id = :id)
 order by place limit 1
 
 -- name: standing_facts
@@ -221,10 +243,13 @@ where place > :low and place <= :high and dead = 0 order by place
 
 -- name: messages
 select place, kind, at, run, body, digest, 0 from events
-where place > :low and place <= :high and dead = 0 and role <= :roles order by place
+where place > :low and place <= :high and dead = 0 and role <= :roles
+and exists (select 1 from conversations where num = :num and owner = :owner and id = :id)
+order by place
 
 -- name: fact
 select place, kind, at, run, body, digest, 0 from events where place = :place
+and exists (select 1 from conversations where num = :num and owner = :owner and id = :id)
 
 -- name: stretch
 select s.name, c.id, s.parent, s.opened_at, s.opened_seq, s.ended_at, s.ended_seq, s.reason, s.covers_to,

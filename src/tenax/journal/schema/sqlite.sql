@@ -1,17 +1,19 @@
 -- What SQLite says in its own way. A list of numbers comes as JSON.
 
 -- name: heads
-select (select schema from store), conversation, head, facts, turns, due, revision, epoch, digest, run, stretch,
-       context_from, unanswered, messages, stretch_messages, stretch_from, stretch_covers, listed_at, version
-from heads where conversation in (select value from json_each(:nums))
+select (select schema from store), c.owner, c.id, h.conversation, h.head, h.facts, h.turns, h.due, h.revision, h.epoch,
+       h.digest, h.run, h.stretch, h.context_from, h.unanswered, h.messages, h.stretch_messages, h.stretch_from,
+       h.stretch_covers, h.listed_at, h.version
+from heads h join conversations c on c.num = h.conversation where h.conversation in (select value from json_each(:nums))
 
 -- name: digests
 select e.place, e.digest from json_each(:places) p join events e on e.place = p.value
 
 -- name: head_of
-select (select schema from store), conversation, head, facts, turns, due, revision, epoch, digest, run, stretch,
-       context_from, unanswered, messages, stretch_messages, stretch_from, stretch_covers, listed_at, version
-from heads where conversation = :num
+select (select schema from store), c.owner, c.id, h.conversation, h.head, h.facts, h.turns, h.due, h.revision, h.epoch,
+       h.digest, h.run, h.stretch, h.context_from, h.unanswered, h.messages, h.stretch_messages, h.stretch_from,
+       h.stretch_covers, h.listed_at, h.version
+from heads h join conversations c on c.num = h.conversation where h.conversation = :num
 
 -- name: put_head
 replace into heads values (:conversation, :head, :facts, :turns, :due, :revision, :epoch, :digest, :run, :stretch,
