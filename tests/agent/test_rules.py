@@ -362,6 +362,23 @@ async def test_what_was_allowed_is_undone_and_comes_back(config: Config, tmp_pat
         await asked(runtime, 2, name)
 
 
+@pytest.mark.parametrize("undone", [False, True])
+async def test_what_was_allowed_is_erased_with_the_answer_that_asked(
+    config: Config, tmp_path: Path, undone: bool
+) -> None:
+    """Its text is in no event any more, and the process that knew it asks again, as a new one does."""
+    async with hands(config, [note("milk"), "Done."], Note(tmp_path / "n", asks=True)) as runtime:
+        name, _ = await answered_here(runtime)
+        (answer,) = await told(runtime, name, ApprovalAnswered)
+        (result,) = await events_of(runtime, name, "tool.finished")
+        taken = await runtime.undo(name) if undone else 0
+        assert (await runtime.erase(name, [answer.message, result.seq])).scrubbed
+        if undone:
+            await runtime.restore(name, taken)
+        assert b"milk" not in b"".join(fact.body or b"" for fact in await runtime.journal.read(name))
+        assert (await runtime.lanes.turns(name)).allowed == []
+
+
 async def test_a_stored_yes_without_a_pattern_is_good_for_its_own_call(
     config: Config, tmp_path: Path
 ) -> None:

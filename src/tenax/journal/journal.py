@@ -841,8 +841,8 @@ class Journal:
     def erase(self, conversation: str, seqs: Sequence[int], *, by: str, why: str = "") -> Erased:
         """Take the text of these events away, and all that was derived from it; the chain still proves itself.
 
-        It reaches summaries that covered them, titles made from them, what a person was asked and said about a call,
-        what was remembered from them, forks, blobs, partials and search. It cannot reach backups, exports, or what a model or a person has read.
+        It reaches summaries that covered them, titles made from them, what a person was asked, said and allowed about
+        a call, what was remembered from them, forks, blobs, partials and search. It cannot reach backups, exports, or what a model or a person has read.
         """
         reached: dict[str, list[int]] = {}
         self._reach(conversation, {_whole("seq", seq) for seq in seqs}, reached)
@@ -887,18 +887,9 @@ class Journal:
             if isinstance(result := each.event, ToolFinished | ToolLate)
         }
         for place, kind, run, body in self._store.query("derived", low=low, high=high):
-            seq = place & ALL_SEQS
-            match decode(kind, body):
-                case ApprovalAsked(message=message) if message in seqs and (run is None or run != open_run):
-                    wanted.add(seq)
-                case ApprovalAnswered(message, call, words=words) if words and (message, call) in results:
-                    wanted.add(seq)
-                case ContextSummarised(covers_to=covers_to) if any(each <= covers_to for each in seqs):
-                    wanted.add(seq)
-                case ConversationTitled(derived=True) if any(each < seq for each in seqs):
-                    wanted.add(seq)
-                case FilesChanged(message=message) if message in seqs:
-                    wanted.add(seq)
+            seq, over = place & ALL_SEQS, run is None or run != open_run
+            if _made_from(decode(kind, body), seq, seqs, results, over):
+                wanted.add(seq)
         facts = [
             fact for each in sorted(wanted) if (fact := self.fact(conversation, each)) and not fact.erased
         ]
@@ -1093,6 +1084,26 @@ def _summary(row: tuple[Any, ...], stretch: str | None) -> Summary:
     marks = bool(pinned), bool(archived), run is not None
     times, place = (opened_at, updated_at), (pinned, updated_at, num)
     return Summary(conversation, stretch, title, source, messages, *times, *marks, place, parent)
+
+
+def _made_from(
+    event: Event | Unknown, seq: int, seqs: set[int], results: set[tuple[int, str]], over: bool
+) -> bool:
+    """Whether the event at `seq` repeats text of these. What its run still needs stays until the run is `over`."""
+    match event:
+        case ApprovalAsked(message=message):
+            return over and message in seqs
+        case ApprovalAnswered(message, call, pattern=pattern, words=words):
+            allowed = pattern != "" and over and message in seqs
+            return allowed or (words != "" and (message, call) in results)
+        case ContextSummarised(covers_to=covers_to):
+            return any(each <= covers_to for each in seqs)
+        case ConversationTitled(derived=True):
+            return any(each < seq for each in seqs)
+        case FilesChanged(message=message):
+            return message in seqs
+        case _:
+            return False
 
 
 def _ranges(seqs: list[int]) -> list[Copied]:

@@ -206,6 +206,11 @@ class Turns:
             if event.answer == "conversation" and event.pattern:
                 self._allowed[recorded.seq] = Rule("allow", exactly(call.call.name), event.pattern)
 
+    def _content_erased(self, _recorded: Recorded, event: events.ContentErased) -> None:
+        for allowed in (self._allowed, *(allowed for _, allowed in self._killed.values())):
+            for seq in event.seqs:
+                allowed.pop(seq, None)
+
     def _tool_started(self, recorded: Recorded, event: events.ToolStarted) -> None:
         if (call := self._call(recorded, event.message, event.call)) is not None:
             call.started = event

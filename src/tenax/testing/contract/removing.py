@@ -182,6 +182,19 @@ class RemoveContract(Engine):
             "what was left goes when it is over"
         )
 
+    def test_erasing_reaches_the_pattern_that_was_allowed(self, journal: Journal) -> None:
+        """A pattern repeats arguments of the answer's call. It goes with the answer, once its run is over."""
+        name = begin(journal, say("2"))
+        here = ApprovalAnswered(4, "a", "conversation", "ada", pattern="echo secret")
+        always = ApprovalAnswered(4, "b", "always", "ada", pattern="echo secret")
+        journal.append(name, [RunStarted()], run="r-1")
+        journal.append(name, [answer("secret"), here, always, ToolFinished(4, "a", "done", "x")], run="r-1")
+        assert journal.erase(name, [7], by="ada").conversations == {name: [7]}, "the result is not the call"
+        assert journal.erase(name, [4], by="ada").conversations == {name: [4]}, "the run may still need it"
+        journal.append(name, [RunFinished("completed")], run="r-1")
+        assert journal.erase(name, [4], by="ada").conversations == {name: [5, 6]}
+        assert b"secret" not in b"".join(fact.body or b"" for fact in journal.read(name))
+
     def test_erasing_reaches_the_partials_of_an_answer(self, journal: Journal) -> None:
         """The pieces that an erased answer was streamed in are gone."""
         name = begin(journal, say("2"))
