@@ -69,7 +69,7 @@ WRONG: Any = object()
     [({"lease": Lease(WRONG, "b", 1, 5, b"")}, "lease.name"), ({"lease": Lease("a", "b", True, 5, b"")}, "lease.fence"),
      ({"lease": Lease("a", "b", 1, float("nan"), b"")}, "lease.seconds"), ({"reader": Reader("a", WRONG)}, "reader.follows"),
      ({"entries": [Entry("a", 1, None, b""), Entry("a", 1, WRONG, b"")]}, "entries[1].run")],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_a_field_that_does_not_fit_is_refused_by_name(given: dict[str, Any], field: str) -> None:
     """A value looks at nothing when it is made, so the call does."""
