@@ -282,7 +282,8 @@ class Changes:
         if old is None or new is None:
             notes.append(f"There is no diff: it is no text, larger than {BYTES_MAX:,} bytes, or was erased.")
             return Changed(change.path, what, note=" ".join(notes))
-        return Changed(change.path, what, diff(change.path, old, new), " ".join(notes))
+        made = await self._journal.apart(partial(diff, change.path, old, new))
+        return Changed(change.path, what, made, " ".join(notes))
 
     async def _text(self, state: FileState | None) -> str | None:
         """What the file held; None if that is not kept, or no text."""

@@ -280,6 +280,28 @@ def test_a_look_ends_when_nobody_waits_for_it_any_more(tmp_path: Path, entries: 
     taken.drop()
 
 
+async def test_a_diff_that_takes_long_does_not_hold_the_loop(
+    light: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All users of a server share the loop."""
+    began, done = asyncio.Event(), threading.Event()
+    async with acting(light, "write", write=partial_write("a")) as runtime:
+        loop = asyncio.get_running_loop()
+
+        def slow(*_: str) -> str:
+            loop.call_soon_threadsafe(began.set)
+            return "made" if done.wait(30) else "the loop was held"
+
+        name = await runtime.new()
+        await asked(runtime, name, "Do it.")
+        monkeypatch.setattr(tracking, "diff", slow)
+        showing = asyncio.create_task(runtime.changes(name))
+        await began.wait()
+        done.set()
+        ((file,),) = [turn.files for turn in await showing]
+        assert file.diff == "made"
+
+
 async def test_paths_that_no_event_can_hold_fail_no_turn(light: Config) -> None:
     """They are left out, and that is said; the call has its outcome."""
 
