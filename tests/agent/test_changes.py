@@ -284,6 +284,7 @@ async def test_a_diff_that_takes_long_does_not_hold_the_loop(
     light: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All users of a server share the loop."""
+    fill(light.tools_folder, {"a": "x"})
     began, done = asyncio.Event(), threading.Event()
     async with acting(light, "write", write=partial_write("a")) as runtime:
         loop = asyncio.get_running_loop()
@@ -296,7 +297,8 @@ async def test_a_diff_that_takes_long_does_not_hold_the_loop(
         await asked(runtime, name, "Do it.")
         monkeypatch.setattr(tracking, "diff", slow)
         showing = asyncio.create_task(runtime.changes(name))
-        await began.wait()
+        async with asyncio.timeout(60):
+            await began.wait()
         done.set()
         ((file,),) = [turn.files for turn in await showing]
         assert file.diff == "made"
