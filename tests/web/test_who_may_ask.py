@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
 import socket
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 from starlette.datastructures import URL
 from starlette.requests import Request
+from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 import tenax
 from tenax.errors import CannotOpen
-from tenax.journal.devices import Devices
+from tenax.journal import Journal
+from tenax.journal.devices import Device, Devices
+from tenax.web import signins as module
 from tenax.web.app import endpoints
+from tenax.web.app import page as show_page
 from tenax.web.guard import Guard
 from tenax.web.links import Links
-from tenax.web.signins import Signins
+from tenax.web.signins import UNKNOWN_MAX, Signins
 from tests.support.served import SECONDS, Page, Served, code_of
 
 PATHS = [(each.method, each.path) for each in endpoints() if not each.public]
@@ -109,6 +116,62 @@ async def test_the_guard_decides_by_the_path_that_is_routed(
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
             assert (await http.get("/api/setup")).status_code == 401
     assert reached == []
+
+
+class SlowDevices(Devices):
+    """Devices of a store that is away: a read waits until `back` is set. Cookies in `known` are found at once."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(journal, days=1)
+        self.back = threading.Event()
+        self.known: set[str] = set()
+
+    def find(self, cookie: str) -> Device | None:
+        if cookie not in self.known:
+            assert self.back.wait(SECONDS)
+        return super().find(cookie)
+
+
+async def test_strangers_take_nothing_from_known_devices_while_the_store_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unknown cookies beyond a few are answered at once, a device that is signed in goes on, and the page is there."""
+
+    async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse("hello")(scope, receive, send)
+
+    monkeypatch.setattr(module, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(module, "STORE_SECONDS", SECONDS)
+    only = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(only)
+    with tenax.open("memory:") as journal:
+        devices = SlowDevices(journal)
+        made = devices.add("local", "a browser", 8629)
+        devices.known.add(made.cookie)
+        signins = Signins(devices, Links(tmp_path))
+        guard = Guard(endpoint, signins=signins, host="127.0.0.1", public=frozenset())
+        transport = httpx.ASGITransport(guard)
+        async with (
+            httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8629", timeout=SECONDS) as http,
+            asyncio.timeout(SECONDS),
+        ):
+
+            async def ask(cookie: str, key: str = "x") -> int:
+                headers = {"cookie": f"tenax_8629={cookie}", "tenax-key": key}
+                return (await http.get("/api/setup", headers=headers)).status_code
+
+            only.submit(devices.back.wait, SECONDS)
+            assert await ask(made.cookie, made.key) == 200
+            strangers = [asyncio.create_task(ask(f"c{n}.x")) for n in range(UNKNOWN_MAX)]
+            while len(signins._reading) < UNKNOWN_MAX:  # noqa: ASYNC110  (nothing tells that a request waits)
+                await asyncio.sleep(0)
+            assert await ask("one.more") == 503
+            assert await ask(made.cookie, made.key) == 200
+            assert await show_page(Request({"type": "http"}))
+            devices.back.set()
+            assert set(await asyncio.gather(*strangers)) == {401}
+            assert await ask("one.more") == 401
+        signins.close()
 
 
 @pytest.mark.parametrize(

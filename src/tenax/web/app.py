@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from mimetypes import guess_type
 from pathlib import Path
@@ -53,6 +54,8 @@ _RESOURCES = (
     stream,
     tour,
 )
+_FILES: Final = ThreadPoolExecutor(2, "tenax-page")
+"""Threads that read only files: the page is there also while everything else waits for the store."""
 _NO_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tenax</title>
 <main><h1>The page is not built</h1><p>Run <code>make page</code> in the repository, and reload.</p></main></html>"""
 
@@ -110,7 +113,7 @@ async def _read(file: Path) -> Response | None:
     def read() -> bytes | None:
         return file.read_bytes() if os.path.isfile(file) else None  # noqa: PTH113  (False for every bad name)
 
-    found = await asyncio.to_thread(read)
+    found = await asyncio.get_running_loop().run_in_executor(_FILES, read)
     return None if found is None else Response(found, media_type=guess_type(file.name)[0])
 
 

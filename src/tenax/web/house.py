@@ -118,6 +118,7 @@ class House:
         """Park what runs, and let go of the store."""
         if self._watching is not None:
             self._watching.cancel()
+        self.signins.close()
         started = [task.result() for task in self._runtimes.values() if task.done() and not task.exception()]
         await asyncio.gather(*(runtime.close() for runtime in started), return_exceptions=True)
         await asyncio.to_thread(self.journal.close)

@@ -3,24 +3,27 @@
 A request proves itself with the cookie of a device and with the key of the same device, in a header that only the page can
 send. Pictures and downloads have a signed address instead of the header. A device that is known is read again after half a
 second, because another process may have revoked it. While the store does not answer, known devices stay signed in.
+Cookies that are not known are read by threads of their own, and only so many at a time: whoever makes up cookies while the
+store is away takes no thread from anybody who is signed in.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tenax.errors import TenaxError
+from tenax.errors import StoreBusy, TenaxError
 from tenax.journal.devices import Device, Devices
 from tenax.web.links import Links
 from tenax.web.problems import problem
 
-__all__ = ["KEY_HEADER", "Signins", "cookie_name", "not_signed_in", "port_of"]
+__all__ = ["KEY_HEADER", "UNKNOWN_MAX", "Signins", "cookie_name", "not_signed_in", "port_of"]
 
 KEY_HEADER: Final = "Tenax-Key"
 FRESH_SECONDS: Final = 0.5
@@ -31,6 +34,10 @@ _ENDED: Final = "The sign-in of this browser has ended: it was revoked, it is to
 _NEW_LINK: Final = "Run `tenax link` in a terminal, and open what it prints."
 _PORT: Final = re.compile(r":([0-9]+)$")
 _KNOWN_MAX: Final = 1000
+_READERS: Final = 4
+"""How many threads read known devices again, and how many look for unknown cookies."""
+UNKNOWN_MAX: Final = 32
+"""How many unknown cookies may be looked for at once, those that wait for a thread included."""
 _RETRY_SECONDS: Final = 60.0
 _HOUR_US: Final = 3600 * 1_000_000
 
@@ -48,6 +55,10 @@ class Signins:
         self.links = links
         self._known: dict[str, _Known] = {}
         self._reading: dict[str, asyncio.Task[Device | None]] = {}
+        self._unknown: set[str] = set()
+        """The cookies that are read and were not known."""
+        self._readers = ThreadPoolExecutor(_READERS, "tenax-devices")
+        self._strangers = ThreadPoolExecutor(_READERS, "tenax-strangers")
         self._noting: dict[str, asyncio.Task[None]] = {}
         """The last note of each device that it was seen."""
         self._streams: dict[str, set[asyncio.Event]] = {}
@@ -78,6 +89,11 @@ class Signins:
         await asyncio.to_thread(self.devices.revoke_all, user)
         self._end({device.id for device in found})
         await asyncio.to_thread(self.links.forget_codes, user)
+
+    def close(self) -> None:
+        """Read nothing more."""
+        for pool in (self._readers, self._strangers):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     # -- streams ---------------------------------------------------------------------------------------------
 
@@ -124,6 +140,10 @@ class Signins:
             return known.device
         reading = self._reading.get(cookie)
         if reading is None:  # several requests of one moment share one read
+            if known is None:
+                if len(self._unknown) >= UNKNOWN_MAX:
+                    raise StoreBusy("Too many browsers wait to be recognised.", hint="Try again in a moment.")
+                self._unknown.add(cookie)
             reading = self._reading[cookie] = asyncio.create_task(self._read(cookie))
             reading.add_done_callback(lambda task: self._was_read(cookie, task))
         if known is None:
@@ -132,8 +152,10 @@ class Signins:
         return known.device if not done or reading.exception() is not None else reading.result()
 
     async def _read(self, cookie: str) -> Device | None:
-        now = asyncio.get_running_loop().time()
-        device = await asyncio.to_thread(self.devices.find, cookie)
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        pool = self._strangers if cookie in self._unknown else self._readers
+        device = await loop.run_in_executor(pool, self.devices.find, cookie)
         if device is None:
             self._known.pop(cookie, None)
             return None
@@ -147,6 +169,7 @@ class Signins:
 
     def _was_read(self, cookie: str, task: asyncio.Task[Device | None]) -> None:
         self._reading.pop(cookie, None)
+        self._unknown.discard(cookie)
         if not task.cancelled():
             task.exception()  # whoever waited was told
 
