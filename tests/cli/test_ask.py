@@ -127,8 +127,8 @@ def test_a_file_that_went_with_a_message_is_named_where_it_is_shown(
 def test_words_come_from_stdin(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`-p -` reads all of it; what is no text is refused in a sentence."""
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"line one\nline two\n")))
+    """`-p -` reads all of it but a byte order mark; what is no text is refused in a sentence."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfline one\nline two\n")))
     code, out, err = tenax(capsys, "-p", "-")
     assert (code, out) == (0, f"{ANSWER}\n")
     rows = rows_of(journal_of(os.environ["TENAX_STORE"], conversation_in(err))).rows

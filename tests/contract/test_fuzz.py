@@ -331,3 +331,9 @@ def test_a_title_that_is_no_text_is_refused(store_url: str, title: Any) -> None:
     with SessionDB(journal=stores.journal) as db, pytest.raises(InvalidInput, match="title"):
         db.set_title("s-c-1", title)
     stores.check()
+
+
+def test_an_address_that_is_no_text_is_refused() -> None:
+    address: Any = 5
+    with pytest.raises(InvalidInput, match="url"):
+        SessionDB(url=address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
@@ -97,6 +98,17 @@ def test_a_port_that_is_taken_leads_to_the_next(tmp_path: Path) -> None:
             code, said, _ = served.stop()
             assert code == 0
             assert f"Port {port} is taken; this is {served.url.rpartition(':')[2]}." in said
+
+
+def test_the_last_port_has_no_next(tmp_path: Path) -> None:
+    """The sentence names only ports that there are."""
+    with socket.socket() as taken:
+        with contextlib.suppress(OSError):  # somebody else has it
+            taken.bind(("127.0.0.1", 65_535))
+            taken.listen()
+        done = Served(tmp_path).tenax("serve", "--port", "65535")
+    assert done.returncode == 1
+    assert "Port 65535 is taken." in done.stderr
 
 
 def test_the_server_imports_nothing_from_where_it_is_started(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def _read_stdin() -> str:
             f"What came through stdin is too large: at most {BODY_BYTES_MAX:,} bytes are taken."
         )
     try:
-        return data.decode().replace("\r\n", "\n").replace("\r", "\n")
+        return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise InvalidInput("What came through stdin is not UTF-8 text.") from error
 

@@ -280,7 +280,8 @@ def _listen(config: Config) -> Iterator[socket.socket]:
         raise CannotOpen(
             f"There is no address {host} here.", hint="Look at serve.host, TENAX_HOST and --host."
         ) from error
-    for port in range(first, min(first + PORTS_TRIED, 1 << 16)):
+    last = min(first + PORTS_TRIED - 1, PORT_MAX)
+    for port in range(first, last + 1):
         listening = socket.socket(family)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -303,9 +304,8 @@ def _listen(config: Config) -> Iterator[socket.socket]:
                 click.echo(f"Port {first} is taken; this is {port}.", err=True)
             yield listening
         return
-    raise CannotOpen(
-        f"The ports {first} to {first + PORTS_TRIED - 1} are all taken.", hint="Choose another with --port."
-    )
+    taken = f"Port {first} is taken." if first == last else f"The ports {first} to {last} are all taken."
+    raise CannotOpen(taken, hint="Choose another with --port.")
 
 
 # -- the parent ----------------------------------------------------------------------------------------------

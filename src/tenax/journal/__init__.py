@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from tenax.clock import Clock, Ids, SystemClock
-from tenax.errors import CannotOpen
+from tenax.errors import CannotOpen, InvalidInput
 from tenax.journal.ephemeral import EphemeralStore
 from tenax.journal.indexer import Indexer
 from tenax.journal.journal import Journal
@@ -35,6 +35,8 @@ def open(  # noqa: A001
     `witness` is a file on this host that remembers how far a PostgreSQL store had come, so that a failover or a restore
     that lost events is noticed. A SQLite store has its own beside it.
     """
+    if not isinstance(url, str):
+        raise InvalidInput(f"`url` of open has to be str, not {type(url).__name__}.")
     clock = clock or SystemClock()
     ids = Ids(clock)
     if url.startswith("sqlite:///"):
