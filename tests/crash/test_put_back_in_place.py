@@ -5,6 +5,8 @@ No process is told of it. Every number that it had learned may mean something el
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,15 @@ def lose(journal: Journal, url: str, tmp_path: Path) -> tuple[str, str]:
         assert journal.store.witness is not None
         journal.store.witness.save()
     return kept, lost
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(1200):
+        if holds():
+            return
+        pause.wait(0.05)
+    raise AssertionError("It did not happen in time.")
 
 
 def read_all(journal: Journal, conversation: str) -> None:
@@ -85,3 +96,42 @@ def test_a_lost_conversation_is_not_another_users_once_the_loss_is_accepted(
         assert said(ada, kept) == ["first", "third"]
         assert said(bob, own) == ["another secret of bob's"]
         assert journal.missing == []
+
+
+def test_a_process_that_had_only_read_notices_it(store_url: str, tmp_path: Path) -> None:
+    """What it knows of the conversation comes from the witness."""
+    with opened(store_url, tmp_path) as journal:
+        ada = journal.of("ada")
+        kept = begin(ada, say("first"))
+        with put_back_in_place(store_url, tmp_path / "copy"):
+            ada.append(kept, [say("second")])
+            journal.close()
+            server = opened(store_url, tmp_path)
+            assert said(server.of("ada"), kept) == ["first", "second"]
+    with server:
+        with pytest.raises(StoreIncomplete):
+            server.of("ada").append(kept, [say("third")])
+        assert [(missing.have, missing.upto) for missing in server.missing] == [(2, 3)]
+
+
+def test_a_witness_keeps_what_the_store_has_lost_although_it_has_grown_past_it(
+    store_url: str, tmp_path: Path
+) -> None:
+    """A process that knows nothing of the lost events goes on in their place: it notices when it saves the witness."""
+    with opened(store_url, tmp_path) as server, opened(store_url, tmp_path) as other:
+        ada = server.of("ada")
+        kept = begin(ada, say("first"))
+        with put_back_in_place(store_url, tmp_path / "copy"):
+            other.of("ada").append(kept, [say("second")])
+            other.close()
+        ada.append(kept, [say("instead of it"), say("and more")])
+        assert server.store.witness is not None
+        server.store.witness.save()
+        wait_until(lambda: bool(server.missing))  # its own thread may have been quicker, and is looking now
+        assert [str(missing) for missing in server.missing] == [
+            f"{kept}: event 3 is not the one that was stored."
+        ]
+        with pytest.raises(StoreIncomplete):
+            ada.append(kept, [say("third")])
+    with opened(store_url, tmp_path) as journal:
+        assert len(journal.missing) == 1

@@ -284,7 +284,7 @@ class PostgresStore(Store):
                 with contextlib.suppress(OSError):  # then there is no witness
                     self._witness_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 name = f"{self._link.name(connection.info)}, {schema}"
-                self.witness = Witness(self._witness_file, name, self.clock)
+                self.witness = Witness(self._witness_file, name, self, self.clock)
             connection.answer_seconds = Connection.answer_seconds
             self._greet(connection)
             self._connected(connection)

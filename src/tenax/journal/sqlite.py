@@ -156,7 +156,7 @@ class SqliteStore(Store):
             raise CannotOpen(f"The store's lock file cannot be made: {error.strerror}.") from error
 
     def _witness(self) -> Witness | None:
-        return Witness(Path(f"{self.path}-witness"), "", self.clock)
+        return Witness(Path(f"{self.path}-witness"), "", self, self.clock)
 
     def _open_store(self) -> None:
         """Make or migrate the store. Others that open it at this moment wait."""

@@ -134,7 +134,7 @@ class Store(abc.ABC):
         self.put_back_to = 0
         """When an incomplete store was last written to, in microseconds; 0 if it is empty."""
         self._last_facts: dict[int, int] = {}
-        """The last fact that this process has committed, by conversation."""
+        """The last fact that the store is known to have had, by conversation: from its witness, and from this process."""
         self.proved: dict[int, list[tuple[int, int]]] = {}
         """By conversation: the ranges of events, after a seq up to a seq, that this process has proved. None touches another."""
         self._nums: dict[Key, int] = {}
@@ -214,11 +214,7 @@ class Store(abc.ABC):
     def missing(self) -> list[Missing]:
         """What the store lacks of what it had stored. While there is something, it is read-only."""
         if self._missing and self.witness is not None and self.witness.accepted():
-            with (
-                contextlib.suppress(StoreError, Trouble),
-                self.reading() as tx,
-            ):  # otherwise asked again next time
-                self._look_again(tx)
+            self.look_again()
         return self._missing
 
     def _refuse_incomplete(self) -> None:
@@ -271,13 +267,28 @@ class Store(abc.ABC):
         self._forget_numbers()
         if self.witness is None:
             return incarnation, True
-        missing, inode = self.witness.examine(ask, functools.partial(self.digests, ask))
+        missing, inode, facts = self.witness.examine(ask, functools.partial(self.digests, ask))
         self._missing = missing
-        if missing:
+        if not missing:
+            self._last_facts = facts
+        else:
             self.put_back_to = int(ask("last_moved")[0][0])
             lost = repr((incarnation, self.inode(), missing)).encode()
             return hashlib.sha256(lost).hexdigest()[:32], True
         return incarnation, inode == self.inode()
+
+    def look_again(self) -> None:
+        """Compare the store with its witness once more. Where the store cannot be read, all stays as it is."""
+        with contextlib.suppress(StoreError, Trouble), self.reading() as tx:
+            self._look_again(tx)
+
+    def read_digests(self, places: list[int]) -> list[Row]:
+        """Place and digest of the events at these places, asked once. Raises StoreError."""
+        try:
+            with self.reading() as tx:
+                return self.digests(lambda name, **params: tx.run(name, params), places)
+        except Trouble as trouble:
+            raise trouble.error from trouble
 
     def _look_again(self, tx: Tx) -> None:
         """Compare the store with its witness once more, under the incarnation that the store has now."""

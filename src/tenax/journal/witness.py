@@ -6,7 +6,8 @@ of each conversation's last synced event, and writes them to the witness at most
 compares. The file holds no text of anybody.
 
 A witness never moves backwards: processes take turns (a lock on the folder), read it again, and keep the larger number of
-each conversation. Only `accept` begins it anew.
+each conversation. A larger number replaces another one only if the store still has the event that the other one names: a
+store that was put back under a process grows past it again. Only `accept` begins it anew.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import logging
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from tenax.errors import StoreError
 from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
 from tenax.threads import started
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     from tenax.clock import Clock
     from tenax.journal.index import HeadState
-    from tenax.journal.store import Row
+    from tenax.journal.store import Row, Store
 
 __all__ = ["CONVERSATIONS_MAX", "SAVE_SECONDS", "Missing", "Witness"]
 
@@ -100,11 +102,22 @@ class _File(msgspec.Struct):
     """When it was written, in seconds, by the clock that also dates files. 0: by an earlier version."""
 
 
+class Examined(NamedTuple):
+    """How a store compares with its witness."""
+
+    missing: list[Missing]
+    file: int
+    """The inode of the file that was witnessed; 0 if none was."""
+    facts: dict[int, int]
+    """The number of the last event of each conversation, by the number of the conversation."""
+
+
 class Witness:
     """What one process knows of one store, and the file that it shares with others."""
 
-    def __init__(self, path: Path, store: str, clock: Clock) -> None:
+    def __init__(self, path: Path, name: str, store: Store, clock: Clock) -> None:
         self._path = path
+        self._name = name
         self._store = store
         self._clock = clock
         self._lock = threading.Lock()
@@ -156,7 +169,7 @@ class Witness:
         """Save, whatever happens: one error must not end the witness of every conversation. What was noted is kept."""
         try:
             return self.save()
-        except OSError:  # saved later
+        except (OSError, StoreError):  # saved later
             return True
         except Exception:
             if not self._failed:
@@ -167,38 +180,56 @@ class Witness:
     # -- the file --------------------------------------------------------------------------------------------
 
     def save(self) -> bool:
-        """Write what was noted since the last time. False if there was nothing. Raises OSError; then it is kept."""
+        """Write what was noted since the last time. False if there was nothing.
+
+        Raises OSError, or StoreError if the store cannot be asked; then it is kept.
+        """
         with self._lock:
             noted, self._noted = self._noted, {}
             deleted, self._deleted = self._deleted, set()
         if not noted and not deleted:
             return False
+        lost: set[int] = set()
         try:
             with self._turn() as file:
-                known = file.stores.setdefault(self._store, _Testimony(self._generation))
+                known = file.stores.setdefault(self._name, _Testimony(self._generation))
                 if known.generation == self._generation:
-                    known.heads = _merged(known.heads, noted, deleted)
+                    older = {num: head for num, head in known.heads.items() if num in noted}
+                    lost = older.keys() - self._held(older).keys()
+                    sound = {num: head for num, head in noted.items() if num not in lost}
+                    known.heads = _merged(known.heads, sound, deleted)
                     self._write(file)
         except BaseException:
             with self._lock:
                 self._noted = _merged(self._noted, noted, ())
                 self._deleted |= deleted
             raise
+        if not lost <= deleted:
+            self._store.look_again()
         return True
+
+    def _held(self, heads: Mapping[int, _Head]) -> dict[int, _Head]:
+        """Those of these heads whose event the store has. Raises StoreError."""
+        places = {num << SEQ_BITS | head.facts: num for num, head in heads.items()}
+        if not places:
+            return {}
+        rows = self._store.read_digests(list(places))
+        there = {places[place]: bytes(digest).hex() for place, digest in rows}
+        return {num: head for num, head in heads.items() if there.get(num) == head.digest}
 
     def begin(self, file: int) -> None:
         """Remember which file the store is in."""
         # A folder that cannot be written to has no witness.
         with contextlib.suppress(OSError), self._turn() as found:
-            found.stores.setdefault(self._store, _Testimony(self._generation)).file = file
+            found.stores.setdefault(self._name, _Testimony(self._generation)).file = file
             self._write(found)
 
     def accept(self, heads: Mapping[int, _Head], file: int) -> None:
         """Begin anew with what the store holds now. Raises OSError."""
         with self._turn() as found:
-            known = found.stores.setdefault(self._store, _Testimony())
+            known = found.stores.setdefault(self._name, _Testimony())
             generation = known.generation + 1
-            found.stores[self._store] = _Testimony(generation, file, dict(heads))
+            found.stores[self._name] = _Testimony(generation, file, dict(heads))
             self._write(found)
             with self._lock:
                 self._generation, self._noted = generation, {}
@@ -208,7 +239,7 @@ class Witness:
         seen = self._stamp()
         if seen == self._looked_at:
             return False
-        known = self._read().stores.get(self._store)
+        known = self._read().stores.get(self._name)
         if known is not None and known.generation != self._generation:
             return True
         self._looked_at = seen
@@ -272,32 +303,37 @@ class Witness:
 
     # -- comparing -------------------------------------------------------------------------------------------
 
-    def examine(
-        self, ask: Callable[..., list[Row]], digests: Callable[[list[int]], list[Row]]
-    ) -> tuple[list[Missing], int]:
-        """What the store lacks of what was witnessed, and the inode of the file that was witnessed; 0 if none was.
+    def examine(self, ask: Callable[..., list[Row]], digests: Callable[[list[int]], list[Row]]) -> Examined:
+        """What the store lacks of what was witnessed.
 
         `digests` gives place and digest of the events at these places; `ask` runs a statement by name.
         """
         file = self._read()
-        known = file.stores.get(self._store, _Testimony(self._generation))
+        known = file.stores.get(self._name, _Testimony(self._generation))
         with self._lock:
             if (
                 known.generation != self._generation
             ):  # what was noted before a loss was accepted no longer counts
                 self._generation, self._noted = known.generation, {}
-            heads = _merged(known.heads, self._noted, self._deleted)
-        places = {num << SEQ_BITS | head.facts: head.digest for num, head in heads.items()}
-        there = {place: bytes(digest).hex() for place, digest in digests(list(places))} if places else {}
+            # Both: what was noted may have been stored after the store was put back, in the place of what was saved.
+            heads = [*known.heads.items(), *self._noted.items()]
+            heads = [(num, head) for num, head in heads if num not in self._deleted]
+        places = [num << SEQ_BITS | head.facts for num, head in heads]
+        there = {place: bytes(digest).hex() for place, digest in digests(places)} if places else {}
+        lost: dict[int, _Head] = {}
+        for place, (num, head) in zip(places, heads, strict=True):
+            is_larger = num not in lost or lost[num].facts < head.facts
+            if there.get(place) != head.digest and is_larger and not ask("tombstone_of", num=num):
+                lost[num] = head
         missing = [
-            _missing(place >> SEQ_BITS, heads[place >> SEQ_BITS], place in there, ask)
-            for place, digest in places.items()
-            if there.get(place) != digest and not ask("tombstone_of", num=place >> SEQ_BITS)
+            _missing(num, head, num << SEQ_BITS | head.facts in there, ask) for num, head in lost.items()
         ]
+        missing.sort(key=lambda each: (each.user, each.conversation))
         self._looked_at = self._stamp() if missing else ()
-        return sorted(missing, key=lambda each: (each.user, each.conversation)), 0 if self._was_copied(
-            file
-        ) else known.file
+        facts: dict[int, int] = {}
+        for num, head in heads:
+            facts[num] = max(head.facts, facts.get(num, 0))
+        return Examined(missing, 0 if self._was_copied(file) else known.file, facts)
 
     def heads_of(self, rows: Iterable[Row]) -> dict[int, _Head]:
         """Rows of `witness_heads`, as they are kept."""
