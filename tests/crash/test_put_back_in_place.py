@@ -135,3 +135,28 @@ def test_a_witness_keeps_what_the_store_has_lost_although_it_has_grown_past_it(
             ada.append(kept, [say("third")])
     with opened(store_url, tmp_path) as journal:
         assert len(journal.missing) == 1
+
+
+def test_a_process_goes_on_after_another_accepted_a_loss_that_it_had_not_noticed(
+    store_url: str, tmp_path: Path
+) -> None:
+    """It reads the store's new incarnation, and what it stores is witnessed again."""
+    with opened(store_url, tmp_path) as server:
+        ada = server.of("ada")
+        kept, other = begin(ada, say("first")), begin(ada, say("first of the other"))
+        with put_back_in_place(store_url, tmp_path / "copy"):
+            ada.append(kept, [say("second")])
+            assert server.store.witness is not None
+            server.store.witness.save()
+        with opened(store_url, tmp_path) as doctor:
+            doctor.store.accept_loss()
+            incarnation = doctor.incarnation
+        ada.append(other, [say("second of the other")])  # a conversation that has lost nothing
+        server.store.witness.save()
+        wait_until(lambda: server.incarnation == incarnation)
+        with put_back_in_place(store_url, tmp_path / "next copy"):
+            ada.append(other, [say("third of the other")])
+            server.close()
+    with opened(store_url, tmp_path) as journal:
+        assert journal.incarnation != incarnation
+        assert [(missing.conversation, missing.upto) for missing in journal.missing] == [(other, 4)]

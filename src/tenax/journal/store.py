@@ -240,10 +240,11 @@ class Store(abc.ABC):
         """Go on with the store as it is: what is missing is no longer missed."""
         if not self._missing or self.witness is None:
             return
+        incarnation = self.incarnation
 
         def once() -> None:
             with self.transaction() as tx:
-                tx.run("set_incarnation", {"incarnation": self.incarnation, "life": self.boot()})
+                tx.run("set_incarnation", {"incarnation": incarnation, "life": self.boot()})
 
         self._persist(once, self.patience)
         heads = self.witness.heads_of(self.query("witness_heads", limit=CONVERSATIONS_MAX))
@@ -254,7 +255,8 @@ class Store(abc.ABC):
                 f"The witness of the store cannot be written: {error.strerror}.",
                 hint="give yourself the right to write in its folder",
             ) from error
-        self._missing = []
+        # A connection that was made meanwhile has found the same loss under the new incarnation.
+        self._missing, self.incarnation = [], incarnation
         self._forget_numbers()
         self._last_facts = {num: head.facts for num, head in heads.items()}
 

@@ -164,6 +164,7 @@ class Witness:
         """Save what was noted, and end."""
         self._closed.set()
         self._tried()
+        self._tried()  # the first time may have found that a loss was accepted
 
     def _tried(self) -> bool:
         """Save, whatever happens: one error must not end the witness of every conversation. What was noted is kept."""
@@ -190,10 +191,14 @@ class Witness:
         if not noted and not deleted:
             return False
         lost: set[int] = set()
+        still_there: dict[int, _Head] = {}
         try:
             with self._turn() as file:
                 known = file.stores.setdefault(self._name, _Testimony(self._generation))
-                if known.generation == self._generation:
+                accepted = known.generation != self._generation
+                if accepted:
+                    still_there = self._held(noted)
+                else:
                     older = {num: head for num, head in known.heads.items() if num in noted}
                     lost = older.keys() - self._held(older).keys()
                     sound = {num: head for num, head in noted.items() if num not in lost}
@@ -204,8 +209,14 @@ class Witness:
                 self._noted = _merged(self._noted, noted, ())
                 self._deleted |= deleted
             raise
-        if not lost <= deleted:
+        if accepted or not lost <= deleted:
             self._store.look_again()
+        if (
+            accepted
+        ):  # by another process, and this one had not even noticed the loss: the next time it is saved
+            with self._lock:
+                self._noted = _merged(self._noted, still_there, ())
+                self._deleted |= deleted
         return True
 
     def _held(self, heads: Mapping[int, _Head]) -> dict[int, _Head]:
