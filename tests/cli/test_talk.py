@@ -19,6 +19,7 @@ import pytest
 
 from tenax.config import load
 from tenax.errors import InvalidInput
+from tenax.events import ApprovalAnswered
 from tenax.models import Call, Reply
 from tenax.rules import Rule
 from tenax.runtime import Runtime
@@ -404,6 +405,37 @@ def test_a_question_is_answered_with_a_number_or_in_other_words(home: Path, star
         "The person answered:\n\nn",
         "The person said something else instead.",
     ]
+
+
+@pytest.mark.parametrize("answer", ["y", "c"])
+def test_a_line_answers_the_question_that_was_shown_when_it_was_begun(
+    home: Path, start: Start, answer: str
+) -> None:
+    """If another one stands there at Enter, the terminal says so, keeps the line, and answers nothing."""
+    first, second = (Call("write_file", {"path": path, "content": "x"}, id=path) for path in ("one", "two"))
+    set_up(home, [Reply(calls=[first, second]), Reply("Done.")])
+    talk = start()
+    talk.send("write it down")
+    talk.until("Allow write_file one?")
+    talk.type(answer)
+    talk.until(f"> {answer}")
+
+    async def deny_first() -> str:
+        async with Runtime(config_of(url_of(home), home), serves=False) as runtime:
+            name = (await runtime.conversations())[0].conversation
+            (question, _) = await runtime.questions(name)
+            await runtime.answer(name, question.message, question.call, "no")
+            return name
+
+    name = asyncio.run(deny_first())
+    talk.until("Allow write_file two?")
+    talk.type("\r")
+    talk.until("This question was not shown yet")
+    talk.until(f"> {answer}")
+    given = [each.event for each in journal_of(url_of(home), name) if each.kind == "approval.answered"]
+    assert [event.call for event in given if isinstance(event, ApprovalAnswered)] == ["one"]
+    talk.type("\r")
+    assert "write_file two … done" in talk.until("Done.")
 
 
 def test_always_shows_the_rule_before_it_makes_it(home: Path, start: Start) -> None:

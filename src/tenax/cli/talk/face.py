@@ -12,7 +12,7 @@ import logging
 import signal
 import uuid
 from collections.abc import Coroutine, Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from tenax.cli.lines import fit, one_line
 from tenax.cli.talk.commands import Commands
@@ -49,6 +49,8 @@ _ANSWERS: Final[dict[str, Answer]] = {
     "n": "no",
     "no": "no",
 }
+_Shown: TypeAlias = tuple[str | None, str] | None
+"""A conversation and the row of the question in it that the terminal shows; None without one."""
 _PATTERNED: Final[dict[str, Answer]] = {"c": "conversation", "always": "always"}
 
 
@@ -66,11 +68,15 @@ class Face:
             config.places.state / "history",
             above=self._above,
             complete=self.commands.complete,
+            begin=self._begin,
             accept=self._accept,
             interrupt=self._interrupt,
         )
         self.screen = Screen(lambda: self.prompt.columns)
-        self._lines: asyncio.Queue[str] = asyncio.Queue()
+        self._lines: asyncio.Queue[tuple[str, _Shown]] = asyncio.Queue()
+        self._shown: _Shown = None
+        self._shown_at_begin: _Shown = None
+        """The question that was shown when the present line was begun."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
         self._surprise: BaseException | None = None
@@ -249,6 +255,7 @@ class Face:
 
     def _above(self, lines_max: int) -> list[tuple[str, str]]:
         lines = self.screen.live(lines_max)
+        self._shown = self._first_question
         if self._sending:
             lines.append(("class:waits", f"> {one_line(self._sending)[:60]} (not stored yet)"))
         if self._armed and not self.prompt.text:
@@ -277,9 +284,17 @@ class Face:
 
     # -- what is typed ---------------------------------------------------------------------------------------
 
+    @property
+    def _first_question(self) -> _Shown:
+        asks = self.screen.asks
+        return (self.name, asks[0].id) if asks else None
+
+    def _begin(self) -> None:
+        self._shown_at_begin = self._shown
+
     def _accept(self, line: str) -> None:
         self._armed = False
-        self._lines.put_nowait(line)
+        self._lines.put_nowait((line, self._shown_at_begin))
 
     def _interrupt(self) -> None:
         """Ctrl-C: stop the answer; clear what was typed; leave, at the second one."""
@@ -302,28 +317,36 @@ class Face:
 
     async def _work(self) -> None:
         while True:
-            line = await self._lines.get()
+            line, shown = await self._lines.get()
             try:
-                await self._told(self._do(line))
+                await self._told(self._do(line, shown))
             finally:
                 self._lines.task_done()
 
-    async def _do(self, line: str) -> None:
-        asks, said = self.screen.asks, _ANSWERS.get(line.strip().lower())
-        key, _, number = line.strip().lower().partition(" ")
+    async def _do(self, line: str, shown: _Shown) -> None:
+        asks, key = self.screen.asks, line.strip().lower()
         if line.startswith("/"):
             await self.commands.do(line)
-        elif asks and (found := choices(asks[0].name, asks[0].arguments)):
-            numbered = {str(n): each for n, each in enumerate(found, 1)}
-            await self._answer(asks[0], "once", numbered.get(line.strip(), line))
-        elif asks and key in _PATTERNED and (not number or number.isdecimal()):
-            await self._allow_pattern(asks[0], _PATTERNED[key], number)
-        elif said is not None and asks and self.name is not None:
-            await self._answer(asks[0], said)
-        elif (said or line.strip().lower() == "c") and self.run and self.screen.asked_by == self.run:
+        elif asks and self.name is not None and _answers(asks[0], key):
+            if shown == self._first_question:
+                await self._answer_with(asks[0], line)
+            else:  # the words were meant for something else
+                self.tell("This question was not shown yet when you began the line. Enter answers it now.")
+                self.prompt.put(line)
+        elif (key in _ANSWERS or key == "c") and self.run and self.screen.asked_by == self.run:
             self.tell("Nothing is asked any more: it was answered already.")
         else:
             await self.say(line)
+
+    async def _answer_with(self, row: Row, line: str) -> None:
+        key, _, number = line.strip().lower().partition(" ")
+        if found := choices(row.name, row.arguments):
+            numbered = {str(n): choice for n, choice in enumerate(found, 1)}
+            await self._answer(row, "once", numbered.get(line.strip(), line))
+        elif key in _PATTERNED:
+            await self._allow_pattern(row, _PATTERNED[key], number)
+        else:
+            await self._answer(row, _ANSWERS[key])
 
     async def _answer(self, row: Row, answer: Answer, words: str = "") -> None:
         message, _, call = row.id.partition(":")
@@ -380,6 +403,13 @@ class Face:
         finally:
             self._sending = ""
             self.prompt.refresh()
+
+
+def _answers(row: Row, words: str) -> bool:
+    """Whether these words answer the question of this row. All others are a message."""
+    key, _, number = words.partition(" ")
+    patterned = key in _PATTERNED and (not number or number.isdecimal())
+    return bool(choices(row.name, row.arguments)) or patterned or words in _ANSWERS
 
 
 class _Above(logging.Handler):

@@ -46,7 +46,10 @@ _CLOSED = (OSError, termios.error)
 
 
 class Prompt:
-    """A line in which a person types. `accept` and `interrupt` are called in the loop, and return at once."""
+    """A line in which a person types. The callbacks are called in the loop, and return at once.
+
+    `begin` is called when the first character of a line is typed, `accept` at its end.
+    """
 
     def __init__(
         self,
@@ -54,11 +57,14 @@ class Prompt:
         *,
         above: Callable[[int], list[tuple[str, str]]],
         complete: Callable[[str], Iterable[tuple[str, str]]],
+        begin: Callable[[], None],
         accept: Callable[[str], None],
         interrupt: Callable[[], None],
     ) -> None:
         self._above = above
+        self._begin = begin
         self._accept = accept
+        self._is_empty = True
         depth = ColorDepth.from_env()
         output = _Output.from_pty(sys.stdout, term=os.environ.get("TERM"), default_color_depth=depth)
         self._output = cast("_Output", output)
@@ -78,6 +84,7 @@ class Prompt:
         self._session.app.min_redraw_interval = _REDRAW_SECONDS
         self._session.app.ttimeoutlen = 0.1
         self._session.default_buffer.accept_handler = self._accepted
+        self._session.default_buffer.on_text_changed += self._changed
 
     async def run(self) -> None:
         """Until `leave`, or until the terminal is closed."""
@@ -111,6 +118,7 @@ class Prompt:
 
     def clear(self) -> None:
         self._session.default_buffer.reset()
+        self._is_empty = True
 
     def refresh(self) -> None:
         self._session.app.invalidate()
@@ -132,7 +140,13 @@ class Prompt:
 
     def _accepted(self, buffer: Buffer) -> bool:
         self._accept(buffer.text)
+        self._is_empty = True
         return False
+
+    def _changed(self, buffer: Buffer) -> None:
+        if self._is_empty and buffer.text:
+            self._begin()
+        self._is_empty = not buffer.text
 
     def _message(self) -> StyleAndTextTuples:
         lines = self._above(max(3, self._output.get_size().rows // 3))
