@@ -68,22 +68,27 @@ def test_the_button_for_the_conversation_says_what_it_allows(serve: Serve, windo
     tab.answered("So be it.")
 
 
+CLICK_AT_ONCE = """details => {
+    window.details = details;
+    const click = () => {
+        const button = document.querySelector('.choices .main:not([data-tried])');
+        if (!button) return;
+        button.dataset.tried = 'yes';
+        for (const detail of window.details) button.dispatchEvent(new MouseEvent('click', { bubbles: true, detail }));
+    };
+    new MutationObserver(click).observe(document, { childList: true, subtree: true });
+}"""
+"""Clicks on a card in the moment in which it appears, as the browser counts the clicks of a series."""
+
+
 def test_a_click_that_was_meant_for_something_else_is_no_answer(serve: Serve, window: Window) -> None:
     """One in the moment in which the card appears, and the second one of a double click. A key answers at once."""
     served = serve(Reply(calls=[WRITE]), "So be it.", Reply(calls=[WRITE]), "Again.")
     tab = window.enter(served)
-    tab.page.evaluate("""() => {
-        window.details = [1, 2];
-        const click = () => {
-            const button = document.querySelector('.choices .main:not([data-tried])');
-            if (!button) return;
-            button.dataset.tried = 'yes';
-            for (const detail of window.details) button.dispatchEvent(new MouseEvent('click', { bubbles: true, detail }));
-        };
-        new MutationObserver(click).observe(document, { childList: true, subtree: true });
-    }""")
+    tab.page.evaluate(CLICK_AT_ONCE, [1, 2])
     tab.say("Write it down")
     expect(tab.page.locator(".choices .main[data-tried]")).to_be_enabled()
+    tab.page.locator("body").dispatch_event("click", {"detail": 1})
     tab.button("Allow once").dispatch_event("click", {"detail": 2})
     tab.button("No").click()
     tab.answered("So be it.")
@@ -92,6 +97,23 @@ def test_a_click_that_was_meant_for_something_else_is_no_answer(serve: Serve, wi
     tab.say("Once more")
     tab.answered("Again.")
     expect(tab.rows("tool", "done")).to_have_count(1)
+
+
+def test_clicks_in_a_series_answer_the_card_where_it_began_and_no_other(serve: Serve, window: Window) -> None:
+    """Who clicks again and again, from the moment the card appears, is heard once."""
+    served = serve(Reply(calls=[WRITE]), Reply(calls=[WRITE]), "So be it.")
+    tab = window.enter(served)
+    tab.page.evaluate(CLICK_AT_ONCE, [1])
+    tab.say("Write it down")
+    expect(tab.page.locator(".choices .main[data-tried]")).to_be_enabled()
+    tab.page.evaluate("window.details = [3]")
+    tab.button("Allow once").dispatch_event("click", {"detail": 2})
+    expect(tab.rows("tool", "done")).to_have_count(1)
+    expect(tab.page.locator(".choices .main[data-tried]")).to_be_enabled()
+    tab.button("Allow once").dispatch_event("click", {"detail": 4})
+    tab.button("No").click()
+    tab.answered("So be it.")
+    expect(tab.rows("tool", "denied")).to_have_count(1)
 
 
 def test_a_rule_that_is_made_elsewhere_shows_on_return(serve: Serve, window: Window) -> None:

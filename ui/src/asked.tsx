@@ -9,7 +9,17 @@ import { parseArguments, visible } from "./words";
 /** How long after a card appears a click is taken for one that was meant for what stood there before. */
 const FRESH_MS = 700;
 
-/** A pointer answers with one click, and not in the first moments after the buttons are shown. A key answers at once. */
+/** The button on which the present series of clicks began, unless a click of the series has answered. */
+let begunOn: EventTarget | null = null;
+const beginSeries = ({ detail }: MouseEvent) => {
+  if (detail === 1) begunOn = null;
+};
+window.addEventListener("click", beginSeries, true); // in the capture phase: before the button gets the click
+
+/**
+ * A pointer answers with a click, but not in the first moments after the buttons are shown. The later clicks of a series (a double
+ * click) answer only on the button where the series began, and once. A key answers at once.
+ */
 export function useMeant(shown = true) {
   const [fresh, setFresh] = useState(true);
   useEffect(() => {
@@ -19,8 +29,11 @@ export function useMeant(shown = true) {
   }, [shown]);
   return (act: () => void) => ({
     "aria-disabled": fresh || undefined, // and not `disabled`: that would take the focus, and the keys
-    onClick: ({ detail }: MouseEvent) => {
-      if (detail === 0 || (detail === 1 && !fresh)) act();
+    onClick: ({ detail, currentTarget }: MouseEvent) => {
+      if (detail === 1) begunOn = currentTarget;
+      if (detail !== 0 && (fresh || begunOn !== currentTarget)) return;
+      begunOn = null;
+      act();
     },
   });
 }
