@@ -608,6 +608,19 @@ def test_several_lines_are_one_message(home: Path, start: Start) -> None:
     assert said_in(home)[0] == ("user", "one\ntwo\nthree\nfour")
 
 
+def test_a_message_with_a_long_answer_is_taken_back(home: Path, start: Start) -> None:
+    """However many rows stand below it."""
+    calls = [Call("read_file", {"path": "none.txt"}, id=f"call_{n}") for n in range(30)]
+    set_up(home, [Reply("A step.", calls=calls), Reply("Another.", calls=calls), Reply("The end.")])
+    talk = start()
+    talk.send("first")
+    talk.until("The end.")
+    talk.at_rest()
+    talk.send("/undo")
+    talk.until("/undo back brings it back.")
+    assert said_in(home) == []
+
+
 def test_what_was_said_is_taken_back_asked_again_and_changed(home: Path, start: Start) -> None:
     """/undo, /undo back, /retry, /edit, /clear: what no longer stands is said to, and comes back when asked for."""
     talk = start()

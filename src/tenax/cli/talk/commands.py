@@ -15,7 +15,7 @@ from tenax.cli.lines import UNTITLED, changed, fit, one_line, short_time
 from tenax.cli.rules import lines_of, nth
 from tenax.errors import InvalidInput
 from tenax.journal.base import Summary
-from tenax.views.transcript import Row
+from tenax.views.transcript import Key, Row
 
 if TYPE_CHECKING:
     from tenax.cli.talk.face import Face
@@ -168,12 +168,21 @@ class Commands:
     async def _take_back(self) -> Row:
         """The last message, which no longer stands."""
         name = self._at_rest
-        rows = await self._face.runtime.transcript(name)
-        asked = [row for row in rows if row.kind == "user" and row.author != "system"]
-        if not asked:
-            raise InvalidInput("There is no message to take back.")
-        self._taken_back = (name, await self._face.runtime.undo(name, to=int(asked[-1].id) - 1))
-        return asked[-1]
+        asked = await self._last_message(name)
+        self._taken_back = (name, await self._face.runtime.undo(name, to=int(asked.id) - 1))
+        return asked
+
+    async def _last_message(self, name: str) -> Row:
+        """Find the last message of a person, page by page: one answer may have many rows."""
+        before: Key | None = None
+        while True:
+            page = await self._face.runtime.page(name, before=before)
+            for row in reversed([*page.rows, *page.waiting]):
+                if row.kind == "user" and row.author != "system":
+                    return row
+            if page.next is None:
+                raise InvalidInput("There is no message to take back.")
+            before = page.next
 
     async def _retry(self, _words: str) -> None:
         """Ask the last message again."""
