@@ -16,10 +16,11 @@ from tenax.cli.frame import run
 from tenax.config import load
 from tenax.events import ConversationOpened, MessageUser
 from tenax.folders import folder_of
+from tenax.journal.devices import Devices
 from tenax.journal.schema import SCHEMA_VERSION
 from tenax.parts import Text
 from tests.support.bubblewrap import find_bwrap
-from tests.support.damage import copy_store, put_back
+from tests.support.damage import copy_store, damage, put_back
 from tests.support.world import build
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -43,12 +44,6 @@ def said(capsys: pytest.CaptureFixture[str]) -> Said:
         return out, err
 
     return said
-
-
-def damage(store: Path, statement: str) -> None:
-    connection = apsw.Connection(str(store))
-    connection.execute(statement)
-    connection.close()
 
 
 def test_without_a_store_it_says_so_and_makes_none(home: Path, said: Said) -> None:
@@ -108,6 +103,22 @@ def test_what_is_wrong_is_told_where_it_is(store: Path, said: Said) -> None:
     out, _ = said()
     assert "c_talk: The head row has messages 99, and the events say " in out
     assert out.endswith(": 1 problem\n")
+
+
+@pytest.mark.parametrize("column", ["id", "name"])
+def test_a_damaged_row_of_a_device_is_told_with_a_way_out(store: Path, said: Said, column: str) -> None:
+    """The command that signs the browser out, or all of them if its id is damaged too."""
+    with tenax.open(f"sqlite:///{store}") as journal:
+        id = Devices(journal, days=90).add("bob", "His", 80).device.id  # noqa: A001
+    damage(store, f"update devices set {column} = cast(x'ff' as text)")
+    assert run(command, ["doctor"]) == 1
+    out, _ = said()
+    revoked = "all" if column == "id" else id
+    assert f" with: tenax link --revoke {revoked}\n" in out
+    assert out.endswith(": 1 problem\n")
+    assert run(command, ["link", "--revoke", revoked]) == 0
+    assert said() == ("Signed out: 1 browser.\n", "")
+    assert run(command, ["doctor"]) == 0
 
 
 def test_json_is_for_programs(store: Path, said: Said) -> None:

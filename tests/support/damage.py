@@ -29,6 +29,14 @@ def break_events(url: str, conversation: str, kind: str) -> None:
         database.execute(SQL.format(r"'\x00'", kind, conversation).encode())
 
 
+def damage(path: Path, statement: str) -> None:
+    """Run a statement in the file of a SQLite store, which may be open, also here."""
+    connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(60_000)
+    connection.execute(statement)
+    connection.close()
+
+
 def copy_store(path: Path, folder: Path) -> None:
     """Copy a SQLite store as a backup does. Its witness is not copied."""
     folder.mkdir()

@@ -8,13 +8,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import tenax
 from tenax.config import load
-from tenax.errors import ConfigError
+from tenax.errors import ConfigError, NoSuchConversation
 from tenax.journal.devices import DEVICES_MAX, Devices
 from tenax.testing.clock import SimClock
+from tests.support.damage import damage
 from tests.support.served import Page, Served, code_of, free_port
 from tests.web.conftest import BOTH
 
@@ -230,15 +232,53 @@ def test_old_devices_and_too_many_lose_their_rows(store_url: str) -> None:
         assert [each.name for each in devices.all("ada")] == ["Last", "First"]
         clock.advance(2 * DAY_US / 1e6)
         assert devices.find(first.cookie) is None
-        assert devices.ids() == {last.device.id}
+        assert devices.signed_in({first.device.id, last.device.id, "none"}) == {last.device.id}
         for n in range(DEVICES_MAX):
             clock.advance(1)
-            devices.add("ada", f"{n}", 80)
-        devices.add("bob", "His", 80)
+            newest = devices.add("ada", f"{n}", 80).device
+        his = devices.add("bob", "His", 80).device
         assert len(devices.all("ada")) == DEVICES_MAX
         assert devices.find(last.cookie) is None
         clock.advance(91 * DAY_US / 1e6)  # with more days they would be signed in again
-        newest = devices.all("ada", expired=True)[0]
-        assert (devices.all(), devices.revoke(newest.id, "ada")) == ([], newest)
+        assert devices.all() == []
+        with pytest.raises(NoSuchConversation):
+            devices.revoke(newest.id, "bob")
+        devices.revoke(newest.id, "ada")
         assert devices.revoke_all("ada") == DEVICES_MAX - 1
-        assert [each.user for each in devices.all(expired=True)] == ["bob"]
+        assert Devices(journal, days=400).all() == [msgspec.structs.replace(his, key_hash="")]
+
+
+@pytest.mark.parametrize("column", ["id", "owner", "name"])
+def test_a_damaged_row_keeps_nobody_else_from_signing_in_and_out(tmp_path: Path, column: str) -> None:
+    """Its own user can sign in as well, and all browsers of all users can be signed out."""
+    path = tmp_path / "tenax.db"
+    with tenax.open(f"sqlite:///{path}") as journal:
+        devices = Devices(journal, days=90)
+        devices.add("bob", "His", 80)
+        damage(path, f"update devices set {column} = cast(x'ff' as text)")
+        one, two, three = (devices.add("ada", name, 80).device.id for name in ("One", "Two", "Three"))
+        devices.add("bob", "His second", 80)
+        devices.revoke(one)
+        devices.revoke(two, "ada")
+        assert [device.id for device in devices.all("ada")] == [three]
+        assert devices.signed_in({one, three}) == {three}
+        assert devices.revoke_all("ada") == 1
+        assert devices.revoke_all(None) == 2
+
+
+def test_a_new_link_signs_in_the_browser_of_a_damaged_row(shared: Served, page: Page) -> None:
+    """Other users notice nothing, and to sign out everywhere ends open streams as ever."""
+    store, port = next(shared.home.rglob("tenax.db")), int(shared.url.rpartition(":")[2])
+    with tenax.open(f"sqlite:///{store}") as journal:
+        lutz = Devices(journal, days=90).add("lutz", "His", port)  # the server has not read the row yet
+    damage(store, "update devices set name = cast(x'ff' as text) where owner = 'lutz'")
+    try:
+        assert own(page)
+        browser = Page(shared.url)
+        browser.http.cookies[f"tenax_{port}"] = lutz.cookie
+        assert browser.http.get("/api/setup", headers={"Tenax-Key": lutz.key}).status_code == 503
+        assert browser.sign_in(shared.tenax("link", "--user", "lutz").stdout.strip()).status_code == 200
+        assert last_frame(browser, lambda: browser.http.delete("/api/devices")) == "bye"
+        browser.http.close()
+    finally:
+        damage(store, "delete from devices where owner = 'lutz'")

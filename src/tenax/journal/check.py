@@ -125,7 +125,7 @@ class _Check:
     def run(self) -> Iterator[Problem]:
         parts: list[Callable[[], Iterator[Problem]]] = [
             self._engine, self._row_of_store, self._tombstones, self._every_conversation, self._received, self._leases,
-            self._every_blob, self._memory, self._schedules,
+            self._every_blob, self._memory, self._schedules, self._devices,
         ]  # fmt: skip
         for part in parts:
             try:
@@ -250,6 +250,22 @@ class _Check:
         """Each stands in a conversation of its own user, and was asked for there."""
         for owner, schedule, name in self._pages("prove_schedules", ("owner", "id"), ("", "")):
             yield Problem(owner, name, None, f"Schedule {schedule} is not of this conversation or its user.")
+
+    def _devices(self) -> Iterator[Problem]:
+        """Every row can be read. One that cannot be read is named, so that its browser can be signed out."""
+        try:
+            for (device,) in self._pages("prove_devices", ("id",), ("",)):
+                yield from self._device(device)
+        except UNREADABLE as error:
+            what = f"The browsers that are signed in cannot be listed: {unreadable(error)}"
+            yield _of_store(f"{what} Sign all of them out with: tenax link --revoke all")
+
+    def _device(self, device: str) -> Iterator[Problem]:
+        try:
+            self._store.query("device", id=device)
+        except UNREADABLE as error:
+            what = f"The row of the signed-in browser {device} cannot be read: {unreadable(error)}"
+            yield _of_store(f"{what} Sign it out with: tenax link --revoke {device}")
 
     # -- blobs -----------------------------------------------------------------------------------------------
 

@@ -3,6 +3,8 @@
 A device has two secrets: the cookie, which the browser sends to every port of the host, and the key, which only the page of
 this very port can read. The store keeps their SHA-256, that of the key together with the port of the server: on another port
 the device has to be signed in anew, because another program may have the first port now, and read its key. Revoking a device deletes its row.
+
+Only a list reads the rows of several devices. A damaged row must keep nobody else from signing in or out.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -71,9 +74,7 @@ class Devices:
 
         def work(tx: Tx) -> None:
             tx.run("drop_old_devices", {"since": self._since()})
-            others = [other for other in self._listed(tx, self._since()) if other.user == user]
-            for other in others[DEVICES_MAX - 1 :]:
-                tx.run("revoke_device", {"id": other.id})
+            tx.run("drop_more_devices", {"owner": user, "kept": DEVICES_MAX - 1})
             tx.run("put_device", row)
 
         self._store.change(work, even_incomplete=True)
@@ -93,32 +94,33 @@ class Devices:
             return None
         return device
 
-    def all(self, user: str | None = None, *, expired: bool = False) -> list[Device]:
-        """The devices of this user, or of all users, the last one seen first. With `expired`, also those too old."""
-        devices = self._store.read(lambda tx: self._listed(tx, 0 if expired else self._since()))
-        return [device for device in devices if user in {None, device.user}]
+    def all(self, user: str | None = None) -> list[Device]:
+        """The devices of this user, or of all users, the last one seen first."""
+        rows = self._store.query("devices", owner=user, since=self._since())
+        return [Device(*row) for row in rows]
 
-    def ids(self) -> set[str]:
-        """The ids of all devices."""
-        return {id for (id,) in self._store.query("device_ids", since=self._since())}  # noqa: A001
+    def signed_in(self, ids: Iterable[str]) -> set[str]:
+        """Those of these ids whose devices were not revoked and are not too old."""
+        since = self._since()
+        return self._store.read(
+            lambda tx: {id for id in ids if tx.run("is_device", {"id": id, "since": since})}  # noqa: A001
+        )
 
     def note_seen(self, id: str) -> None:  # noqa: A002  (the field's name)
         """The device asked for something just now."""
         where = {"id": id, "at": self._clock.now_us()}
         self._store.change(lambda tx: tx.run("device_seen", where), even_incomplete=True)
 
-    def revoke(self, id: str, user: str | None = None) -> Device:  # noqa: A002
+    def revoke(self, id: str, user: str | None = None) -> None:  # noqa: A002
         """Sign a device out, however old, if it is of this user or of any. Raises NoSuchConversation."""
-        found = next((device for device in self.all(user, expired=True) if device.id == id), None)
-        if found is None:
+        where = {"id": id, "owner": user}
+        if not self._store.change(lambda tx: tx.run("revoke_device", where), even_incomplete=True):
             raise NoSuchConversation(
                 f"There is no device {id:.60}.", hint="look at the list: tenax link --list"
             )
-        self._store.change(lambda tx: tx.run("revoke_device", {"id": id}), even_incomplete=True)
-        return found
 
-    def revoke_all(self, user: str) -> int:
-        """Sign out all devices of this user, however old. Returns how many there were."""
+    def revoke_all(self, user: str | None) -> int:
+        """Sign out all devices of this user, or of all users, however old. Returns how many there were."""
         return len(
             self._store.change(lambda tx: tx.run("revoke_devices", {"owner": user}), even_incomplete=True)
         )
@@ -130,9 +132,6 @@ class Devices:
     def expires_at(self, device: Device) -> int:
         """When the device needs a new link, in microseconds since 1970."""
         return device.made_at + int(self.days * _DAY_US)
-
-    def _listed(self, tx: Tx, since: int) -> list[Device]:
-        return [Device(*row) for row in tx.run("devices", {"since": since})]
 
     def _since(self) -> int:
         return self._clock.now_us() - int(self.days * _DAY_US)

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tenax.clock import rfc3339
-from tenax.errors import InvalidInput, TenaxError
+from tenax.errors import InvalidInput, StoreDamaged, TenaxError
 from tenax.journal.devices import Device
 from tenax.web.api import Id, endpoint
 from tenax.web.house import device_of, house_of, user_of
@@ -88,7 +88,9 @@ class DeviceList(msgspec.Struct, frozen=True):
 async def sign_in(call: Request, body: LinkCode) -> Response:
     """Sign this browser in with the code of a link. It gets a cookie, and the page a key; both are needed from then on."""
     links, signins = house_of(call).links, house_of(call).signins
-    before = await signins.device_of(call)
+    before = None
+    with contextlib.suppress(StoreDamaged):  # of a damaged row: a new link signs its browser in again
+        before = await signins.device_of(call)
     user = links.user_of(body.code)
     others = {body.known, before.user if before is not None else ""} - {"", user}
     if user is not None and others and not body.replace:

@@ -85,9 +85,9 @@ class Signins:
     async def revoke_all(self, user: str) -> None:
         """Sign out all devices of a user and delete the user's unused links."""
         # The devices come first: a folder of codes that cannot be changed must keep nobody signed in.
-        found = await asyncio.to_thread(self.devices.all, user, expired=True)
         await asyncio.to_thread(self.devices.revoke_all, user)
-        self._end({device.id for device in found})
+        self._known = {cookie: known for cookie, known in self._known.items() if known.device.user != user}
+        await self._end_revoked()
         await asyncio.to_thread(self.links.forget_codes, user)
 
     def close(self) -> None:
@@ -116,14 +116,17 @@ class Signins:
         """End the streams of devices that another process revoked, for as long as the server runs."""
         while True:
             await asyncio.sleep(FRESH_SECONDS)
-            streaming = set(self._streams)
-            if not streaming:
-                continue
-            try:
-                ids = await asyncio.to_thread(self.devices.ids)
-            except TenaxError:  # the store is away: nobody can have been revoked
-                continue
-            self._end(streaming - ids)
+            await self._end_revoked()
+
+    async def _end_revoked(self) -> None:
+        streaming = set(self._streams)
+        if not streaming:
+            return
+        try:
+            ids = await asyncio.to_thread(self.devices.signed_in, streaming)
+        except TenaxError:  # the store does not answer: `watch` asks it again
+            return
+        self._end(streaming - ids)
 
     def _end(self, ids: set[str]) -> None:
         self._known = {cookie: known for cookie, known in self._known.items() if known.device.id not in ids}

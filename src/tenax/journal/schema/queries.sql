@@ -540,22 +540,27 @@ values (:id, :owner, :name, :cookie_hash, :key_hash, :at, :at)
 select id, owner, name, made_at, seen_at, cookie_hash, key_hash from devices where id = :id
 
 -- name: devices
-select id, owner, name, made_at, seen_at from devices where made_at > :since order by owner, seen_at desc, id
+select id, owner, name, made_at, seen_at from devices
+where made_at > :since and (cast(:owner as text) is null or owner = :owner) order by owner, seen_at desc, id
 
--- name: device_ids
-select id from devices where made_at > :since
+-- name: is_device
+select 1 from devices where id = :id and made_at > :since
 
 -- name: device_seen
 update devices set seen_at = :at where id = :id
 
 -- name: revoke_device
-delete from devices where id = :id returning id
+delete from devices where id = :id and (cast(:owner as text) is null or owner = :owner) returning 1
 
 -- name: revoke_devices
-delete from devices where owner = :owner returning id
+delete from devices where cast(:owner as text) is null or owner = :owner returning 1
 
 -- name: drop_old_devices
 delete from devices where made_at <= :since
+
+-- name: drop_more_devices
+delete from devices where owner = :owner and id not in
+    (select id from devices where owner = :owner order by seen_at desc, id limit :kept)
 
 -- blobs ----------------------------------------------------------------------------------------------------
 
@@ -766,6 +771,9 @@ where (f.owner, f.id, f.version) > (:owner, :id, :version) order by f.owner, f.i
 select s.owner, s.id, c.id from schedules s join conversations c on c.num = s.conversation
 where (s.owner, s.id) > (:owner, :id) and (c.owner <> s.owner or s.place >> 32 <> s.conversation)
 order by s.owner, s.id limit :limit
+
+-- name: prove_devices
+select id from devices where id > :id order by id limit :limit
 
 -- name: prove_no_orphans
 select what, min(num) from (
