@@ -215,3 +215,20 @@ def test_a_browser_is_signed_out_from_another(serve: Serve, window: Window, chro
         devices.get_by_role("button", name="Sign out everywhere…").click()
         devices.get_by_role("button", name="Sign out everywhere", exact=True).click()
         expect(second.page.get_by_role("heading", name="This page needs a link")).to_be_visible()
+
+
+def test_after_ones_own_sign_out_somebody_elses_link_asks_nothing(serve: Serve, window: Window) -> None:
+    """Nobody is signed in who could stay: after one browser was signed out, and after all were."""
+    served = serve("Yes.")
+    window.expects("status of 401")
+    page = window.enter(served).page
+    for name, buttons in {
+        "berta": [re.compile("^Sign out: .*this browser$")],
+        "carla": ["Sign out everywhere…", re.compile("^Sign out everywhere$")],
+    }.items():
+        page.goto(f"{served.url}/setup")
+        for button in buttons:
+            page.get_by_label("Devices", exact=True).get_by_role("button", name=button).click()
+        expect(page.get_by_role("heading", name="This page needs a link")).to_be_visible()
+        page.goto(served.tenax("link", "--user", name).stdout.strip())
+        expect(page.get_by_label("Message", exact=True)).to_be_visible()

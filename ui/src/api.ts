@@ -18,6 +18,11 @@ export function become(name: string, key?: string): void {
   if (key !== undefined) remember(KEY, key);
 }
 
+/** The person signed out here: the browser is nobody's now. This tab keeps its user, and loads again if somebody else signs in. */
+export function forgetUser(): void {
+  remember(USER, "");
+}
+
 /** What every call sends besides the cookie. */
 export const proof = (key = recall(KEY) ?? ""): Record<string, string> => (key === "" ? {} : { "Tenax-Key": key });
 

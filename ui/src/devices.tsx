@@ -1,6 +1,6 @@
 // The browsers in which this person is signed in: listed, and signed out one by one or all at once.
 import { useEffect, useState } from "preact/hooks";
-import { call } from "./api";
+import { call, forgetUser } from "./api";
 import { attempt, loadSetup, toast } from "./state";
 import { visible } from "./words";
 
@@ -8,6 +8,12 @@ type Device = { id: string; name: string; signed_in_at: string; seen_at: string;
 type DeviceList = { devices: Device[] };
 const DAY = { day: "numeric", month: "short", year: "numeric" } as const;
 const dayOf = (time: string): string => new Date(time).toLocaleDateString(undefined, DAY);
+
+/** This browser is signed out: the page says how to come in. */
+function leave(): Promise<void> {
+  forgetUser();
+  return loadSetup();
+}
 
 export function Devices() {
   const [devices, setDevices] = useState<Device[] | null>(null);
@@ -21,7 +27,7 @@ export function Devices() {
   const revoke = (device: Device) =>
     attempt(async () => {
       const left = await call<DeviceList>("DELETE", `/api/devices/${encodeURIComponent(device.id)}`);
-      if (device.current) return loadSetup(); // this browser is out
+      if (device.current) return leave();
       setDevices(left.devices);
       toast("Signed out.");
       document.querySelector<HTMLElement>(".devices li button")?.focus();
@@ -29,7 +35,7 @@ export function Devices() {
   const revokeAll = () =>
     attempt(async () => {
       await call("DELETE", "/api/devices");
-      await loadSetup();
+      await leave();
     });
   if (devices === null) return null;
   return (
