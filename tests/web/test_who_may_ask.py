@@ -383,6 +383,17 @@ def test_a_code_that_is_old_or_used_is_none(tmp_path: Path) -> None:
     assert (tmp_path / "key").stat().st_mode & 0o077 == 0
 
 
+def test_a_code_from_the_future_is_none(tmp_path: Path) -> None:
+    """The clock was set back: the code would be good for longer than a quarter of an hour. The next code deletes it."""
+    links = Links(tmp_path)
+    codes = [links.make_code("anna") for _ in range(2)]
+    for file in (tmp_path / "codes").iterdir():
+        os.utime(file, (time.time() + 600, time.time() + 600))
+    assert [links.user_of(codes[0]), links.use_code(codes[0])] == [None, None]
+    assert links.user_of(links.make_code("anna")) == "anna"
+    assert len(list((tmp_path / "codes").iterdir())) == 1
+
+
 def test_a_code_is_there_with_its_whole_text_and_keeps_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

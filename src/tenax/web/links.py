@@ -38,6 +38,8 @@ ADDRESS_SECONDS: Final = 5 * 60
 SIGNED_PATHS: Final = ("/api/conversations/{id}/attachments/{blob}", "/api/memory/export")
 """What a browser fetches by itself, without the page's key."""
 
+_CLOCK_SECONDS: Final = 10
+"""How far the clocks of a file system and of this machine may be apart."""
 _KEY_BYTES: Final = 32
 _ALPHABET: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 """Of confirmation codes, which a person types: no characters that look alike."""
@@ -78,8 +80,7 @@ class _Codes:
         """The text of a code that is still good. The code stays so."""
         file = self._file(code)
         try:
-            fresh = time.time() - file.stat().st_mtime < self._seconds
-            return file.read_text(encoding="utf-8") if fresh else None
+            return file.read_text(encoding="utf-8") if self._is_fresh(file) else None
         except (OSError, UnicodeDecodeError):
             return None
 
@@ -90,8 +91,7 @@ class _Codes:
         taken = file.with_suffix(f".{secrets.token_hex(4)}")
         try:
             file.rename(taken)  # of two who use it at once, one does
-            fresh = time.time() - taken.stat().st_mtime < self._seconds
-            text = taken.read_text(encoding="utf-8") if fresh else None
+            text = taken.read_text(encoding="utf-8") if self._is_fresh(taken) else None
         except (OSError, UnicodeDecodeError):
             yield None
             return
@@ -136,8 +136,13 @@ class _Codes:
     def _forget_old(self) -> None:
         for file in self._folder.iterdir():
             with contextlib.suppress(OSError):  # a file that stays is too old to be used
-                if time.time() - file.stat().st_mtime > self._seconds:
+                if not self._is_fresh(file):
                     file.unlink()
+
+    def _is_fresh(self, file: Path) -> bool:
+        # A clock that was set back must not make a code good for longer than its time.
+        age = time.time() - file.stat().st_mtime
+        return -_CLOCK_SECONDS < age < self._seconds
 
 
 class Links:
