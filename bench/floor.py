@@ -79,7 +79,7 @@ def _head(connection: apsw.Connection, name: str) -> HeadState:
     ).fetchall()
     num, owner = named[0]
     rows: list[Any] = connection.execute(_SQL["head_of"], (num,)).fetchall()
-    return HeadState(num, name, owner, *rows[0][2:])
+    return HeadState(num, name, owner, *rows[0][4:])
 
 
 def _rows(

@@ -222,10 +222,11 @@ def test_after_ones_own_sign_out_somebody_elses_link_asks_nothing(serve: Serve, 
     served = serve("Yes.")
     window.expects("status of 401")
     page = window.enter(served).page
-    for name, buttons in {
+    ways: dict[str, list[str | re.Pattern[str]]] = {
         "berta": [re.compile("^Sign out: .*this browser$")],
         "carla": ["Sign out everywhere…", re.compile("^Sign out everywhere$")],
-    }.items():
+    }
+    for name, buttons in ways.items():
         page.goto(f"{served.url}/setup")
         for button in buttons:
             page.get_by_label("Devices", exact=True).get_by_role("button", name=button).click()
