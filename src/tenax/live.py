@@ -66,6 +66,10 @@ class Live:
         self._task = asyncio.create_task(self._follow(), name=f"live {conversation}")
         self._task.add_done_callback(self._ended)
 
+    def is_of(self, incarnation: str) -> bool:
+        """Whether it was folded in this life of the store. If not, it soon will be."""
+        return incarnation == self._incarnation
+
     def since(self, at: int | None, incarnation: str) -> list[Change] | None:
         """What came after a number; None where only a snapshot can say it."""
         if at is None or incarnation != self._incarnation or not self._floor <= at <= self.at:
@@ -99,7 +103,8 @@ class Live:
         while not self.gone:
             try:
                 await self._fold_anew()
-                async for each in self._journal.tail(self.conversation, self._place):
+                # In another life of the store events may be missing that were folded: also if none comes, fold anew.
+                async for each in self._journal.tail(self.conversation, self._place, one_life=True):
                     if self._is_of_all(each) or self._journal.incarnation != self._incarnation:
                         await self._fold_anew(beyond=each.seq)
                     elif each.seq > self.at:

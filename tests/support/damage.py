@@ -78,6 +78,7 @@ def put_back_in_place(url: str, folder: Path) -> Iterator[None]:
         copy_store(path, folder)
         yield
         source, target = apsw.Connection(str(folder / path.name)), apsw.Connection(str(path))
+        target.set_busy_timeout(30_000)
         with target.backup("main", source, "main") as backup:
             while not backup.done:
                 backup.step()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tenax.models import Reply
-from tests.support.damage import copy_store, put_back
+from tests.support.damage import copy_store, put_back, put_back_in_place
 from tests.support.served import Served, is_done
 from tests.support.turns import set_up
 
@@ -59,3 +59,22 @@ def test_a_page_is_told_what_is_missing_until_that_is_accepted(served: Served, t
         assert stream.until("store")["lacks"] is None
         page.say(name, "Third.")
         stream.read_until(name, lambda rows: "Third." in {row.get("text") for row in rows.values()})
+
+
+def test_an_open_page_takes_back_what_was_lost_under_it(served: Served, tmp_path: Path) -> None:
+    """The copy is put back into the file that the server has open. The page is told once the server has noticed."""
+    page = served.browser()
+    name = page.new()
+    url = f"sqlite:///{served.home / 'tenax.db'}"
+    with page.stream(f"-~{name}:") as stream:
+        page.say(name, "First.")
+        stream.read_until(name, is_done)
+        with put_back_in_place(url, tmp_path / "copy"):
+            page.say(name, "Second.")
+            stream.read_until(
+                name, lambda rows: is_done(rows) and "Again." in {row.get("text") for row in rows.values()}
+            )
+        key = {"Idempotency-Key": "third"}
+        page.post(f"/conversations/{name}/messages", {"text": "Third."}, status=503, **key)
+        stream.read_until(name, lambda rows: "Second." not in {row.get("text") for row in rows.values()})
+        assert "First." in {row.get("text") for row in stream.rows[name].values()}

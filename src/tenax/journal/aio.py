@@ -146,8 +146,10 @@ class AsyncJournal(Twin[Journal]):
             said = CancelledAppend(append.append_id, [] if error else outcome.result(), error)
             raise asyncio.CancelledError(said) from None
 
-    async def tail(self, conversation: str, after: int | Place = 0) -> AsyncIterator[Recorded]:
-        """As `Journal.tail`, until its task is cancelled."""
+    async def tail(
+        self, conversation: str, after: int | Place = 0, *, one_life: bool = False
+    ) -> AsyncIterator[Recorded]:
+        """As `Journal.tail`, until its task is cancelled; with `one_life`, until the store has another incarnation."""
         loop, hint = asyncio.get_running_loop(), asyncio.Event()
         num = await self._threads.run(lambda: self.journal.number(conversation))
         place = after if isinstance(after, Place) else await self.place(conversation, after)
@@ -156,6 +158,8 @@ class AsyncJournal(Twin[Journal]):
                 hint.clear()
                 page = await self.read(conversation, after=place.after, limit=TAIL_PAGE)
                 if not place.holds(self.incarnation):
+                    if one_life:
+                        return
                     place.limit((await self.head(conversation)).facts)
                     continue
                 for recorded in page:

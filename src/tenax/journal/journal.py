@@ -445,9 +445,15 @@ class Journal:
                 return Place(head.head if after is None else after, incarnation, head.facts)
 
     def tail(
-        self, conversation: str, after: int | Place = 0, *, stop: threading.Event | None = None
+        self,
+        conversation: str,
+        after: int | Place = 0,
+        *,
+        one_life: bool = False,
+        stop: threading.Event | None = None,
     ) -> Iterator[Recorded]:
-        """Every event after a number, the stored ones and then the new ones as they come, until `stop` is set.
+        """Every event after a number, the stored ones and then the new ones as they come, until `stop` is set; with
+        `one_life`, until the store has another incarnation.
 
         A crash of the store may take partials, and give their numbers to others: then it goes on after the last fact. A `Place`
         is moved on as its events are taken: with it, a tail that an error ended is begun again and skips nothing.
@@ -459,6 +465,8 @@ class Journal:
                 hint.clear()
                 page = self.read(conversation, after=place.after, limit=TAIL_PAGE)
                 if not place.holds(self.incarnation):
+                    if one_life:
+                        return
                     place.limit(self.head(conversation).facts)
                     continue
                 for recorded in page:

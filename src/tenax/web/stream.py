@@ -160,7 +160,8 @@ class _Feed:
             self._runtime.leave(self._lives.pop(name), self._hint)
             self._places.pop(name)
             return [self._frame("gone", {"conversation": name})]
-        if not live.ready:  # one that takes its time, or cannot be read, holds up no other
+        # One that takes its time, or cannot be read, holds up no other.
+        if not live.ready or not live.is_of(self._incarnation):
             return []
         found: list[bytes] = []
         was, self._places[name] = self._places[name], live.at
