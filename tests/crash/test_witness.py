@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import msgspec
 import pytest
 
 import tenax
-from tenax.errors import StoreDamaged, StoreIncomplete
+from tenax.errors import CannotOpen, StoreDamaged, StoreIncomplete
 from tenax.journal import Journal, witness
 from tenax.journal.postgres_link import Link
 from tenax.testing.contract.base import begin, said, say
@@ -183,6 +184,32 @@ def test_a_store_ahead_of_its_witness_or_without_one_is_in_order(path: Path, tmp
         with opened(path) as journal:
             assert journal.missing == []
             tell(journal, one, "more")
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link to itself"])
+def test_a_witness_that_cannot_be_read_is_not_taken_for_none(path: Path, tmp_path: Path, kind: str) -> None:
+    """An older copy would be taken for the whole store. Who opens it is told what to do, and nothing waits for ever."""
+    grown(path, tmp_path / "copy")
+    put_back(tmp_path / "copy", path)
+    witness = path.with_name("tenax.db-witness")
+    kept = witness.rename(tmp_path / "kept")
+    match kind:
+        case "folder":
+            witness.mkdir()
+        case "pipe":
+            os.mkfifo(witness)
+        case _:
+            witness.symlink_to(witness)
+    with pytest.raises(CannotOpen, match="-witness, which tells whether") as caught:
+        opened(path)
+    assert "remove it" in caught.value.hint
+    if kind == "folder":
+        witness.rmdir()
+    else:
+        witness.unlink()
+    kept.rename(witness)
+    with opened(path) as journal:
+        assert len(journal.missing) == 1
 
 
 def test_a_deleted_conversation_is_not_missed(path: Path) -> None:

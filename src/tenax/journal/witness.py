@@ -13,17 +13,19 @@ store that was put back under a process grows past it again. Only `accept` begin
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import logging
 import os
+import stat
 import threading
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from tenax.errors import StoreError
+from tenax.errors import CannotOpen, StoreError
 from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
 from tenax.threads import started
 
@@ -129,6 +131,7 @@ class Witness:
         self._failed = False
         """Whether the log names an error already."""
         self._looked_at: tuple[int, ...] = ()
+        self._compared = False
 
     # -- noting ----------------------------------------------------------------------------------------------
 
@@ -250,7 +253,10 @@ class Witness:
         seen = self._stamp()
         if seen == self._looked_at:
             return False
-        known = self._read().stores.get(self._name)
+        try:
+            known = self._read().stores.get(self._name)
+        except OSError:
+            return False
         if known is not None and known.generation != self._generation:
             return True
         self._looked_at = seen
@@ -282,16 +288,32 @@ class Witness:
             os.close(folder)
 
     def _read(self) -> _File:
-        """The file. One that is missing or damaged says nothing."""
+        """The file. One that is missing or damaged says nothing. Raises OSError if it cannot be read."""
         try:
+            if not stat.S_ISREG(self._path.stat().st_mode):  # reading from a pipe would wait
+                raise OSError(errno.EINVAL, "it is no regular file")
             checksum, _, text = self._path.read_bytes().partition(b"\n")
             if checksum == _checksum(text):
                 found = msgspec.json.decode(text, type=_File)
                 if found.version == _VERSION:
                     return found
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError, UnicodeDecodeError):
             pass
         return _File(_VERSION, {})
+
+    def _read_to_compare(self) -> _File:
+        """The file. Who opens the store is refused if it cannot be read; later on what this process has noted is compared."""
+        try:
+            return self._read()
+        except OSError as error:
+            if self._compared:
+                return _File(_VERSION, {})
+            raise CannotOpen(
+                f"{self._path}, which tells whether the store lacks anything, cannot be read: {error.strerror}.",
+                hint="give yourself the right to read it; or remove it, and a loss is not noticed",
+            ) from error
+        finally:
+            self._compared = True
 
     def _was_copied(self, file: _File) -> bool:
         """Whether the file came here later than it was written: the store was put back together with it."""
@@ -319,7 +341,7 @@ class Witness:
 
         `digests` gives place and digest of the events at these places; `ask` runs a statement by name.
         """
-        file = self._read()
+        file = self._read_to_compare()
         known = file.stores.get(self._name, _Testimony(self._generation))
         with self._lock:
             if (
