@@ -17,6 +17,7 @@ import tenax
 from tenax.errors import CannotOpen, StoreDamaged, StoreIncomplete
 from tenax.journal import Journal, witness
 from tenax.journal.postgres_link import Link
+from tenax.testing.clock import SimClock
 from tenax.testing.contract.base import begin, said, say
 from tests.support.damage import copy_store, put_back
 
@@ -210,6 +211,25 @@ def test_a_witness_that_cannot_be_read_is_not_taken_for_none(path: Path, tmp_pat
     kept.rename(witness)
     with opened(path) as journal:
         assert len(journal.missing) == 1
+
+
+def test_a_clock_that_was_set_back_hides_no_conversation(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that moved last are remembered, whatever time it was."""
+    monkeypatch.setattr("tenax.journal.witness.CONVERSATIONS_MAX", 2)
+    clock = SimClock(2_000_000_000_000_000)
+    with tenax.open(f"sqlite:///{path}", clock=clock) as journal:
+        for _ in range(2):
+            begin(journal)
+    clock = SimClock(1_900_000_000_000_000)
+    with tenax.open(f"sqlite:///{path}", clock=clock) as journal:
+        copy_store(path, tmp_path / "copy")
+        begin(journal)
+        late = begin(journal)
+    put_back(tmp_path / "copy", path)
+    with opened(path) as journal:
+        assert late in {missing.conversation for missing in journal.missing}
 
 
 def test_a_deleted_conversation_is_not_missed(path: Path) -> None:

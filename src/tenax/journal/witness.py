@@ -142,6 +142,7 @@ class Witness:
             for state in states:
                 known = self._noted.get(state.num)
                 if known is None or known.facts <= state.facts:
+                    self._noted.pop(state.num, None)  # the one that moved last stands last
                     self._noted[state.num] = _Head(
                         state.user, state.id, state.facts, state.digest.hex(), state.messages, at
                     )
@@ -369,11 +370,11 @@ class Witness:
         return Examined(missing, 0 if self._was_copied(file) else known.file, facts)
 
     def heads_of(self, rows: Iterable[Row]) -> dict[int, _Head]:
-        """Rows of `witness_heads`, as they are kept."""
+        """Rows of `witness_heads`, which begin with the one that moved last, as they are kept."""
         at = self._clock.now_us()
         return {
             num: _Head(user, name, facts, bytes(digest).hex(), messages, at)
-            for num, user, name, facts, digest, messages in rows
+            for num, user, name, facts, digest, messages in reversed(list(rows))
         }
 
 
@@ -392,18 +393,17 @@ def _missing(num: int, head: _Head, replaced: bool, ask: Callable[..., list[Row]
 def _merged(
     heads: Mapping[int, _Head], noted: Mapping[int, _Head], deleted: Iterable[int]
 ) -> dict[int, _Head]:
-    """The larger number of each conversation, of those that moved last."""
+    """The larger number of each conversation, of those that moved last.
+
+    They stand in the order in which they moved. Their times tell nothing: a clock may have been set back since.
+    """
     merged = dict(heads)
     for num, head in noted.items():
-        known = merged.get(num)
-        if known is None or known.facts <= head.facts:
-            merged[num] = head
+        known = merged.pop(num, head)
+        merged[num] = head if known.facts <= head.facts else known
     for num in deleted:
         merged.pop(num, None)
-    if len(merged) > CONVERSATIONS_MAX:
-        latest = sorted(merged.items(), key=lambda pair: pair[1].at)[-CONVERSATIONS_MAX:]
-        merged = dict(latest)
-    return merged
+    return dict(list(merged.items())[-CONVERSATIONS_MAX:])
 
 
 def _checksum(text: bytes) -> bytes:
