@@ -24,6 +24,7 @@ import tenax
 from tenax.errors import CannotOpen
 from tenax.journal import Journal
 from tenax.journal.devices import Device, Devices
+from tenax.testing.clock import SimClock
 from tenax.web import signins as module
 from tenax.web.app import endpoints
 from tenax.web.app import page as show_page
@@ -86,6 +87,32 @@ def test_nothing_is_told_without_a_cookie_and_the_key_of_the_same_device(
             answer = http.request(method, address, headers={**proof, "Sec-Fetch-Site": "same-origin"})
             assert answer.status_code == 401, proof
             assert "tenax link" in answer.json()["hint"]
+
+
+async def test_a_cookie_without_the_key_is_no_sign_of_its_device(tmp_path: Path) -> None:
+    """The server of another port has the cookie: it must not keep the device in the list as seen just now."""
+    clock = SimClock()
+    with tenax.open("memory:", clock=clock) as journal:
+        signins = Signins(Devices(journal, days=1), Links(tmp_path))
+        added = signins.devices.add("anna", "Hers", 80)
+        noted, seen = asyncio.Event(), asyncio.get_running_loop().call_soon_threadsafe
+        note_seen = signins.devices.note_seen
+
+        def note(id: str) -> None:  # noqa: A002  (the field's name)
+            note_seen(id)
+            seen(noted.set)
+
+        signins.devices.note_seen = note  # type: ignore[method-assign]
+        clock.advance(2 * 3600)
+        for key in (b"", b"wrong", added.key.encode()):
+            assert len(asyncio.all_tasks()) == 1, "nothing is noted in the background"
+            headers = [(b"cookie", f"tenax_80={added.cookie}".encode()), (b"tenax-key", key)]
+            scope = {"type": "http", "method": "GET", "path": "/api/setup", "query_string": b"",
+                     "headers": headers, "server": ("127.0.0.1", 80)}  # fmt: skip
+            found = await signins.device_of(Request(scope))
+        assert found == added.device
+        await noted.wait()
+        assert signins.devices.all("anna")[0].seen_at == clock.now_us()
 
 
 def test_an_old_cookie_is_told_that_it_needs_a_new_link(shared: Served) -> None:

@@ -68,14 +68,21 @@ class Signins:
         """Return the device of a request, or None if its cookie or key is missing or wrong."""
         cookie = request.cookies.get(cookie_name(request), "")
         device = await self._find(cookie) if cookie else None
-        if device is None:
+        if device is None or not self._is_proved(request, device):
             return None
+        noting = self._noting.get(device.id)
+        if self.devices.now_us() - device.seen_at > _HOUR_US and (noting is None or noting.done()):
+            self._noting[device.id] = asyncio.create_task(self._note_seen(device.id))
+        return device
+
+    def _is_proved(self, request: Request, device: Device) -> bool:
+        """Return whether the request has the key of this device, or an address that is signed for it."""
         key = request.headers.get(KEY_HEADER)
         if key is not None:
-            return device if device.has_key(key, port_of(request)) else None
+            return device.has_key(key, port_of(request))
         signature = request.query_params.get("signed", "")
         reads = request.method in {"GET", "HEAD"}
-        return device if reads and self.links.is_signed(device.id, request.scope["path"], signature) else None
+        return reads and self.links.is_signed(device.id, request.scope["path"], signature)
 
     async def revoke(self, id: str, user: str) -> None:  # noqa: A002  (the field's name)
         """Sign out one device of this user."""
@@ -165,9 +172,6 @@ class Signins:
         if len(self._known) >= _KNOWN_MAX:
             self._known.clear()
         self._known[cookie] = _Known(device, now)
-        noting = self._noting.get(device.id)
-        if self.devices.now_us() - device.seen_at > _HOUR_US and (noting is None or noting.done()):
-            self._noting[device.id] = asyncio.create_task(self._note_seen(device.id))
         return device
 
     def _was_read(self, cookie: str, task: asyncio.Task[Device | None]) -> None:
@@ -179,6 +183,7 @@ class Signins:
     async def _note_seen(self, id: str) -> None:  # noqa: A002
         try:
             await asyncio.to_thread(self.devices.note_seen, id)
+            await asyncio.sleep(FRESH_SECONDS)  # until then a known device has the time before
         except TenaxError:  # it is noted with a later request
             await asyncio.sleep(_RETRY_SECONDS)
 
