@@ -454,6 +454,8 @@ def test_a_server_with_a_command_asks_for_a_code_from_the_terminal(shared: Serve
         assert "code`" in refused.json()["hint"]
     code = shared.tenax("code").stdout.strip()
     assert Page(shared.url).sign_in(f"#code={code}").status_code == 403
+    both = page.http.post("/api/mcp", json={**server, "url": "http://127.0.0.1:1/", "code": code})
+    assert "either a command or a url" in both.text, "a request that is refused does not use the code up"
     added = page.post("/mcp", {**server, "code": f" {code.lower()} "}, status=201)
     assert [each["name"] for each in added["servers"]] == ["mine"]
     page.http.delete("/api/mcp", params={"name": "mine"})

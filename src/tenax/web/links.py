@@ -189,9 +189,11 @@ class Links:
         self._confirmations.add(code, "")
         return f"{code[:4]}-{code[4:]}"
 
-    def confirm(self, code: str) -> bool:
-        """Whether this is a confirmation code; then it is not any more."""
-        return self._confirmations.take(re.sub(r"[\s-]", "", code).upper()) is not None
+    @contextlib.contextmanager
+    def confirming(self, code: str) -> Iterator[bool]:
+        """Whether this is a confirmation code; then it is not any more. If the block fails, it is for the rest of its time."""
+        with self._confirmations.taken(re.sub(r"[\s-]", "", code).upper()) as text:
+            yield text is not None
 
     def sign(self, device: str, path: str) -> str:
         """The address of this path for a device. It is good for `ADDRESS_SECONDS`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import Annotated
 
 import msgspec
@@ -55,17 +57,22 @@ async def add_server(call: Request, runtime: Runtime, body: NewServer) -> Server
 
     A command runs with the rights of the person who runs Tenax, so whoever adds one must have the terminal too.
     """
-    if body.name in house_of(call).config.mcp:
+    house = house_of(call)
+    if body.name in house.config.mcp:
         raise Refused(
             f"There is a server {body.name} already.", hint="Remove it first, or choose another name."
         )
-    if body.command and not house_of(call).links.confirm(body.code):
-        raise Refused(
-            "A server with a command needs a code from the terminal, and this code is not good.",
-            hint=f"Run `{house_of(call).terminal} code`, and type the code that it prints.",
-        )
     values = {name: value for name, value in (("command", body.command), ("url", body.url)) if value}
-    await house_of(call).change(set_server, body.name, values, key=body.key.strip() or None)
+    key = body.key.strip() or None
+    with house.links.confirming(body.code) if body.command else contextlib.nullcontext(True) as is_confirmed:
+        if not is_confirmed:
+            raise Refused(
+                "A server with a command needs a code from the terminal, and this code is not good.",
+                hint=f"Run `{house.terminal} code`, and type the code that it prints.",
+            )
+        await asyncio.to_thread(set_server, house.config, body.name, values, key=key)
+    # The code is used up now, also if the new settings cannot be read.
+    await house.reload()
     return Servers(runtime.mcp.standing())
 
 
