@@ -262,7 +262,10 @@ def test_another_name_of_the_machine_leads_to_the_address(page: Page, name: str)
 def test_an_address_on_which_nobody_listens_is_refused(page: Page, host: str) -> None:
     """A browser keeps other secrets under it, and nobody would be asked about another user's link."""
     for path in ("/", "/api/setup"):
-        assert page.http.get(path, headers={"Host": host}).status_code == 403
+        refused = page.http.get(path, headers={"Host": host})
+        assert refused.status_code == 403
+        assert "header `Host`" in refused.json()["detail"]
+        assert "A proxy must pass `Host` on" in refused.json()["hint"]
 
 
 @pytest.mark.parametrize(
@@ -328,6 +331,7 @@ def test_another_site_cannot_make_a_browser_do_something(page: Page, headers: di
     before = begun(page)
     answer = page.http.post("/api/conversations", json={}, headers=headers)
     assert answer.status_code == 403
+    assert "A proxy must pass `Host` on" in answer.json()["hint"], "else `Origin` and `Host` differ"
     assert begun(page) == before
 
 

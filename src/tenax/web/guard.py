@@ -33,6 +33,7 @@ __all__ = ["Guard"]
 
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z_.-]+)(:[0-9]{1,5})?")
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_PROXY: Final = "A proxy must pass `Host` on as the browser sent it."
 _PATH_CHARACTERS: Final = "/:@!$&'()*+,;=~"
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _HEADERS: Final = {
@@ -104,7 +105,7 @@ class Guard:
         if refused is not None:
             return refused
         if not (_comes_from_page(headers) if request.method not in _SAFE else _may_read(headers)):
-            hint = "Use the page itself."
+            hint = f"Use the page itself. {_PROXY}"
             return problem(403, "Another site", "This request does not come from the page.", hint)
         # An answer may show a picture from here; what does something is for scripts and people, not for pictures.
         fetched = headers.get("sec-fetch-dest", "empty")
@@ -128,8 +129,9 @@ class Guard:
             query = request.scope["query_string"].decode("ascii", "replace")
             to = f"//{place}{quote(path, safe=_PATH_CHARACTERS)}" + (f"?{query}" if query else "")
             return RedirectResponse(to, headers={"cache-control": "no-store"})
+        detail = "Tenax is not known under the name in the header `Host` of this request."
         hint = f"Open http://{place}/ instead, or set `serve.host` to this name."
-        return problem(403, "Another host", "Tenax is not known under this name.", hint)
+        return problem(403, "Another host", detail, f"{hint} {_PROXY}")
 
     def _address(self, request: Request) -> _Address | None:
         """Return the address on which the server listens. If that is every address, return the loopback address."""
