@@ -19,7 +19,7 @@ from tenax.journal import Journal, witness
 from tenax.journal.postgres_link import Link
 from tenax.testing.clock import SimClock
 from tenax.testing.contract.base import begin, said, say
-from tests.support.damage import copy_store, put_back
+from tests.support.damage import copy_store, put_back, snapshot
 
 pytestmark = pytest.mark.crash
 
@@ -230,6 +230,24 @@ def test_a_clock_that_was_set_back_hides_no_conversation(
     put_back(tmp_path / "copy", path)
     with opened(path) as journal:
         assert late in {missing.conversation for missing in journal.missing}
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_a_store_that_was_cut_to_nothing_is_not_made_anew_over_its_log(
+    path: Path, tmp_path: Path, size: int
+) -> None:
+    """SQLite takes a file of one byte for an empty one, too."""
+    with opened(path) as journal:
+        tell(journal, begin(journal), "in the log")
+        snapshot(path, tmp_path / "crashed")
+    crashed = tmp_path / "crashed" / path.name
+    os.truncate(crashed, size)
+    log = crashed.with_name("tenax.db-wal")
+    before = log.read_bytes()
+    assert before
+    with pytest.raises(CannotOpen, match="its log is there"):
+        opened(crashed)
+    assert log.read_bytes() == before
 
 
 def test_a_deleted_conversation_is_not_missed(path: Path) -> None:

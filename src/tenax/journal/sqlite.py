@@ -144,7 +144,9 @@ class SqliteStore(Store):
                 f"{self.path} cannot be written to.", hint=f"give yourself the right to write in {folder}"
             )
         log = Path(f"{self.path}-wal")
-        if _size(log) and not _size(self.path):  # SQLite would delete the log
+        if (
+            _size(log) and _size(self.path) <= 1
+        ):  # SQLite takes one byte for nothing, and would delete the log
             raise CannotOpen(
                 f"{self.path} is missing or empty, and its log is there.",
                 hint=f"put it back, or move {log.name} away to begin anew",
