@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import os
 import resource
 import signal
@@ -687,6 +688,37 @@ async def test_a_disk_that_hangs_keeps_nobody_from_ending(
         goes_on.set()
         await holding
         assert took < 5 * CLOSE_SECONDS
+
+
+async def test_a_spool_that_fails_when_nobody_waits_for_it_is_no_surprise(config: Config, name: str) -> None:
+    """Else Python prints a traceback for it when the process ends, as in a store that may only be read."""
+    surprises: list[Any] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: surprises.append(context))
+    with tenax.open(config.store_url) as journal:
+        store = AsyncJournal(journal)
+        asked, fails = asyncio.Event(), asyncio.Event()
+
+        async def instance() -> str:
+            asked.set()
+            await fails.wait()
+            raise StoreUnavailable("It may only be read.")
+
+        store.instance = instance  # type: ignore[method-assign]
+        held = agent_held.Held(store, config.places.data / "spool", lambda *_: None)
+        waiting = asyncio.create_task(held.prepare())
+        await asked.wait()
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        fails.set()
+        making = held._making
+        assert making is not None
+        await asyncio.wait({making})
+        await held.close()
+        held._making = None
+        del making, waiting
+        gc.collect()
+    assert surprises == []
 
 
 async def test_a_spool_of_another_store_is_left_alone(config: Config, name: str, tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ class Held:
         making = self._making
         if making is None or (making.done() and making.exception() is not None):
             making = self._making = asyncio.create_task(self._make(), name="spool")
+            # The caller may be gone when it fails. Whoever needs the spool next tries again and is told.
+            making.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(making)
 
     async def _make(self) -> Spool:
