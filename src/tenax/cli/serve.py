@@ -429,5 +429,9 @@ class _Parent:
 
 def _tell(words: str) -> None:
     """To whoever looks. A terminal that was closed, or a full disk behind it, must not end what looks after the server."""
-    with contextlib.suppress(OSError):
+    try:
         click.echo(words, err=True)
+    except OSError as error:
+        if error.errno in {errno.EPIPE, errno.EIO}:
+            # Nobody reads any more. What is left in the buffer would make Python exit with status 120.
+            os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 2)
