@@ -93,7 +93,7 @@ class _Checks:
 
 
 def _refusal(function: str, name: str, wanted: str, value: object) -> InvalidInput:
-    """The error for an argument that does not fit, or for the field of it that does not."""
+    """Return the error for a wrong argument, or for the wrong field of an argument."""
     name, wanted, value = _wrong_field(name, value) or (name, wanted, value)
     found = "NaN" if isinstance(value, float) and math.isnan(value) else type(value).__name__
     return InvalidInput(f"`{name}` of {function} has to be {wanted.replace(' | ', ' or ')}, not {found}.")
@@ -152,7 +152,7 @@ def _fits_struct(kind: type[msgspec.Struct], value: object) -> bool:
 
 @functools.cache
 def _fields_of(kind: type[msgspec.Struct]) -> list[tuple[str, Check]]:
-    """The fields of a struct that do not take anything, with their checks."""
+    """Return the fields of a struct that have a type to check, with the checks."""
     checks = [(field.name, _check_of(field.type)) for field in msgspec.structs.fields(kind)]
     return [(name, check) for name, check in checks if check is not None]
 

@@ -19,6 +19,12 @@ from tests.support.races import exchange
 MOMENTS = ("", "repo", "repo/.git", "link")
 
 
+@pytest.fixture(autouse=True)
+def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause between an exchange and the look makes no difference."""
+    monkeypatch.setattr(repositories, "_FRESH_NS", 10**12)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A repository, and a link at the top of the folder; it was looked through once."""

@@ -252,7 +252,7 @@ class _Check:
             yield Problem(owner, name, None, f"Schedule {schedule} is not of this conversation or its user.")
 
     def _devices(self) -> Iterator[Problem]:
-        """Every row can be read. One that cannot be read is named, so that its browser can be signed out."""
+        """Read every row. A damaged row is reported by its id, so that its browser can be signed out."""
         try:
             for (device,) in self._pages("prove_devices", ("id",), ("",)):
                 yield from self._device(device)

@@ -100,7 +100,7 @@ class Devices:
         return [Device(*row) for row in rows]
 
     def signed_in(self, ids: Iterable[str]) -> set[str]:
-        """Those of these ids whose devices were not revoked and are not too old."""
+        """Return the ids of the devices that are neither revoked nor expired."""
         since = self._since()
         return self._store.read(
             lambda tx: {id for id in ids if tx.run("is_device", {"id": id, "since": since})}  # noqa: A001

@@ -503,7 +503,7 @@ class SqliteStore(Store):
         return found
 
     def _heads_of(self, tx: Tx, nums: list[int], keys: Collection[Key]) -> dict[Key, HeadState]:
-        """The heads with these numbers, but for those that belong to none of these conversations (any more)."""
+        """Return the heads with these numbers that belong to one of these conversations."""
         if not nums:
             return {}
         if len(nums) == 1:

@@ -171,7 +171,7 @@ class Witness:
         self._tried()  # the first time may have found that a loss was accepted
 
     def _tried(self) -> bool:
-        """Save, whatever happens: one error must not end the witness of every conversation. What was noted is kept."""
+        """Save the notes. An error is logged once, and the notes are kept: the witness serves every conversation."""
         try:
             return self.save()
         except (OSError, StoreError):  # saved later
@@ -224,7 +224,7 @@ class Witness:
         return True
 
     def _held(self, heads: Mapping[int, _Head]) -> dict[int, _Head]:
-        """Those of these heads whose event the store has. Raises StoreError."""
+        """Return the heads whose event is in the store. Raises StoreError."""
         places = {num << SEQ_BITS | head.facts: num for num, head in heads.items()}
         if not places:
             return {}

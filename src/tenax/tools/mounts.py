@@ -143,7 +143,7 @@ class Protection:
             os.close(root)
 
     def clear(self) -> str:
-        """Rename such files, because a person may have made them. Return the sentence for what was done."""
+        """Rename forbidden files. They are not deleted, because a person may have made them. Return what was done, as a sentence."""
         planted = self.planted()
         renamed: list[str] = []
         for path, held in list(self._forbidden.items()):
@@ -159,7 +159,7 @@ def _is_inside(path: str, folders: Collection[str]) -> bool:
 
 
 def _planted_at(root: int, path: str, held: str) -> str:
-    """Return what a command did at this path, or an empty string. It cannot have moved the part that is held."""
+    """Return what a command did at this path, or an empty string. No command can move the folder `held`."""
     name = Path(path).name
     try:
         folder = mounted.open_beneath(root, held, os.O_PATH | os.O_DIRECTORY)

@@ -60,7 +60,7 @@ class _Next(NamedTuple):
 
     path: str
     inode: int | None
-    """None: it was not listed, so whatever stands there is looked at."""
+    """None: the folder was not listed, so any inode is accepted."""
     inside: bool
     """Whether it is inside of a git directory."""
 
