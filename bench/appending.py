@@ -47,21 +47,40 @@ def alone(lab: Lab) -> Iterator[Row]:
         found = _one_caller(lab, engine, event)
         measured = found.said(seconds)
         if engine.name == "sqlite":
-            yield at_most("append-sqlite", f"SQLite: {_ALONE}", found.ratio, 1.6, measured)
+            yield at_most(
+                "append-sqlite", f"SQLite: {_ALONE}", found.ratio, 1.6, measured
+            )
             yield from floor(lab, event)
             yield _slow_flush(lab, event)
         else:
-            yield stated("append-postgresql", f"PostgreSQL: {_ALONE}", f"{found.ratio:.2f} x", measured)
-        rested = _one_caller(lab, engine, event, conversations=lab.size(_RESTED, quick=30))
+            yield stated(
+                "append-postgresql",
+                f"PostgreSQL: {_ALONE}",
+                f"{found.ratio:.2f} x",
+                measured,
+            )
+        rested = _one_caller(
+            lab, engine, event, conversations=lab.size(_RESTED, quick=30)
+        )
         what = f"{engine.title}: the same to conversations that had rested, so that the list moves too"
-        yield stated(f"append-{engine.name}-rested", what, f"{rested.ratio:.2f} x", rested.said(seconds))
+        yield stated(
+            f"append-{engine.name}-rested",
+            what,
+            f"{rested.ratio:.2f} x",
+            rested.said(seconds),
+        )
     for engine in lab.engines:
         progress(f"partials, {engine.name}")
         yield from _partials(lab, engine)
 
 
 def _one_caller(
-    lab: Lab, engine: Engine, event: Event, *, durable: bool = True, conversations: int = _CONVERSATIONS
+    lab: Lab,
+    engine: Engine,
+    event: Event,
+    *,
+    durable: bool = True,
+    conversations: int = _CONVERSATIONS,
 ) -> Compared:
     label, body = f"append-{event.kind}-{conversations}", encode(event)
     with engine.open(label) as journal, engine.bare(label, durable=durable) as bare:
@@ -79,7 +98,10 @@ def _one_caller(
 
 def _slow_flush(lab: Lab, event: Event) -> Row:
     label, body, disk = "append-flush", encode(event), lab.sqlite.disk
-    with lab.sqlite.open(label, metered=True) as journal, lab.sqlite.bare(label, metered=True) as bare:
+    with (
+        lab.sqlite.open(label, metered=True) as journal,
+        lab.sqlite.bare(label, metered=True) as bare,
+    ):
         names = cycle(talk(journal, _CONVERSATIONS))
         warm = lab.size(2000, quick=20)
         lab.sqlite.warm(label, lambda: journal.append(next(names), [event]), warm)
@@ -89,7 +111,9 @@ def _slow_flush(lab: Lab, event: Event) -> Row:
         try:
             found = compare(
                 lab.size(20, quick=2),
-                lambda: median(timed(count, lambda: journal.append(next(names), [event]))),
+                lambda: median(
+                    timed(count, lambda: journal.append(next(names), [event]))
+                ),
                 lambda: median(timed(count, lambda: bare.insert(body))),
             )
         finally:
@@ -112,7 +136,10 @@ def _partials(lab: Lab, engine: Engine) -> Iterator[Row]:
     with engine.open(label) as journal:
         names = talk(journal, 64)
         per_caller = lab.size(100, quick=2)
-        speeds = [together(journal, names, delta, per_caller) for _ in range(lab.size(5, quick=1))]
+        speeds = [
+            together(journal, names, delta, per_caller)
+            for _ in range(lab.size(5, quick=1))
+        ]
     yield stated(
         f"append-{engine.name}-partials",
         f"{engine.title}: partials of 64 conversations at once",
@@ -121,7 +148,9 @@ def _partials(lab: Lab, engine: Engine) -> Iterator[Row]:
     )
 
 
-def together(journal: Journal, names: Sequence[str], event: Event, per_caller: int) -> tuple[float, float]:
+def together(
+    journal: Journal, names: Sequence[str], event: Event, per_caller: int
+) -> tuple[float, float]:
     """One asynchronous caller for each conversation: appends a second, and how many shared a commit."""
     queue = journal.store.queue
     groups, appends = queue.groups, queue.appends
@@ -139,7 +168,9 @@ def together(journal: Journal, names: Sequence[str], event: Event, per_caller: i
         return time.perf_counter() - begun
 
     took = asyncio.run(run())
-    return len(names) * per_caller / took, (queue.appends - appends) / (queue.groups - groups)
+    return len(names) * per_caller / took, (queue.appends - appends) / (
+        queue.groups - groups
+    )
 
 
 def concurrent(lab: Lab) -> Iterator[Row]:
@@ -179,10 +210,19 @@ def _many_callers(lab: Lab, engine: Engine, event: Event) -> Iterator[Row]:
     measured = found.said(per_second)
     if engine.name == "sqlite":
         yield at_least(
-            "callers-sqlite", f"{title}, beside bare inserts and commits", found.ratio, 2, measured
+            "callers-sqlite",
+            f"{title}, beside bare inserts and commits",
+            found.ratio,
+            2,
+            measured,
         )
         yield at_least(
-            "callers-sqlite-group", f"{title}: how many share a commit", median(groups), 16, "", ""
+            "callers-sqlite-group",
+            f"{title}: how many share a commit",
+            median(groups),
+            16,
+            "",
+            "",
         )
     else:
         yield stated(
@@ -191,7 +231,11 @@ def _many_callers(lab: Lab, engine: Engine, event: Event) -> Iterator[Row]:
             f"{found.ratio:.1f} x",
             measured,
         )
-        yield stated("callers-postgresql-group", f"{title}: how many share a commit", f"{median(groups):.0f}")
+        yield stated(
+            "callers-postgresql-group",
+            f"{title}: how many share a commit",
+            f"{median(groups):.0f}",
+        )
     yield stated(
         f"callers-{engine.name}-threads",
         f"{engine.title}: 8 threads through the plain journal, beside bare inserts and commits of one",
@@ -200,7 +244,9 @@ def _many_callers(lab: Lab, engine: Engine, event: Event) -> Iterator[Row]:
     )
 
 
-def _threads(journal: Journal, names: Sequence[str], event: Event, per_caller: int) -> float:
+def _threads(
+    journal: Journal, names: Sequence[str], event: Event, per_caller: int
+) -> float:
     def caller(name: str) -> None:
         for _ in range(per_caller):
             journal.append(name, [event])
@@ -218,13 +264,17 @@ def _many_slow(lab: Lab, event: Event) -> Row:
     label, disk = "callers-flush", lab.sqlite.disk
     with lab.sqlite.open(label, metered=True) as journal:
         names = talk(journal, 64)
-        lab.sqlite.warm(label, lambda: journal.append(names[0], [event]), lab.size(2000, quick=20))
+        lab.sqlite.warm(
+            label, lambda: journal.append(names[0], [event]), lab.size(2000, quick=20)
+        )
         disk.sync_ms = FLUSH_MS
         try:
             found = compare(
                 lab.size(9, quick=2),
                 lambda: together(journal, names, event, lab.size(15, quick=2))[0],
-                lambda: rate(lab.size(100, quick=5), lambda: journal.append(names[0], [event])),
+                lambda: rate(
+                    lab.size(100, quick=5), lambda: journal.append(names[0], [event])
+                ),
             )
         finally:
             disk.sync_ms = 0

@@ -45,7 +45,9 @@ def tools(lab: Lab) -> Iterator[Row]:
         yield stated("tool-shell", what, f"{pair.ratio:.1f} x", said)
         step = runner.run(_step(Path(made), rounds))
         what = "SQLite: the same as a step of a turn, with what is stored before and after, per call"
-        yield stated("tool-step", what, seconds(step), f"the bare command {seconds(pair.theirs)}")
+        yield stated(
+            "tool-step", what, seconds(step), f"the bare command {seconds(pair.theirs)}"
+        )
 
 
 def _shell(runner: asyncio.Runner, folder: Path) -> Callable[[], float]:
@@ -55,7 +57,9 @@ def _shell(runner: asyncio.Runner, folder: Path) -> Callable[[], float]:
 
     def work() -> float:
         begun = time.perf_counter()
-        permit = gate.weigh("shell", f'{{"command":"{_COMMAND}"}}', call, allowed=[allowed])
+        permit = gate.weigh(
+            "shell", f'{{"command":"{_COMMAND}"}}', call, allowed=[allowed]
+        )
         assert isinstance(permit, Allowed)
         done = runner.run(gate.perform(permit, approved_arguments=None))
         assert done.outcome == "done", done.text
@@ -66,7 +70,12 @@ def _shell(runner: asyncio.Runner, folder: Path) -> Callable[[], float]:
 
 def _bare() -> float:
     begun = time.perf_counter()
-    subprocess.run(["/bin/bash", "-c", _COMMAND], check=True, capture_output=True, stdin=subprocess.DEVNULL)
+    subprocess.run(
+        ["/bin/bash", "-c", _COMMAND],
+        check=True,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+    )
     return time.perf_counter() - begun
 
 
@@ -75,13 +84,17 @@ async def _step(home: Path, count: int) -> float:
     (home / "config.toml").write_text(_ALLOWED)
     calls = [Asked("shell", {"command": _COMMAND}) for _ in range(count)]
     config = load({"TENAX_HOME": str(home)})
-    async with Runtime(config, models=[ScriptedModel([Reply(calls=calls), "done"])]) as runtime:
+    async with Runtime(
+        config, models=[ScriptedModel([Reply(calls=calls), "done"])]
+    ) as runtime:
         name = await runtime.new()
         await runtime.finished(name, (await runtime.submit(name, "go")).seq)
         found = await runtime.journal.read(name, limit=10 * count + 100)
     asked = next(each.at for each in found if isinstance(each.event, MessageAssistant))
     done = [
-        each.at for each in found if isinstance(each.event, ToolFinished) and each.event.outcome == "done"
+        each.at
+        for each in found
+        if isinstance(each.event, ToolFinished) and each.event.outcome == "done"
     ]
     assert len(done) == count
     return (done[-1] - asked) / 1e6 / count

@@ -30,17 +30,24 @@ class Disk(apsw.VFS):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.unregister()
 
-    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802  (APSW's)
+    def xOpen(  # noqa: N802
+        self, name: str | apsw.URIFilename | None, flags: list[int]
+    ) -> apsw.VFSFile:
         log = flags[0] & apsw.SQLITE_OPEN_WAL
         return _Log(self, name, flags) if log else _File(self, name, flags)
 
 
 class _File(apsw.VFSFile):
-    def __init__(self, disk: Disk, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+    def __init__(
+        self, disk: Disk, name: str | apsw.URIFilename | None, flags: list[int]
+    ) -> None:
         super().__init__("", name, flags)
         self._disk = disk
 

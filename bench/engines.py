@@ -28,7 +28,9 @@ _WARM_MAX = 10
 class Bare:
     """The engine alone: one table, one insert, one commit."""
 
-    def __init__(self, insert: Callable[[bytes], object], close: Callable[[], None]) -> None:
+    def __init__(
+        self, insert: Callable[[bytes], object], close: Callable[[], None]
+    ) -> None:
         self.insert = insert
         self._close = close
 
@@ -36,7 +38,10 @@ class Bare:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._close()
 
@@ -50,7 +55,9 @@ class Engine(Protocol):
     def url(self, label: str) -> str:
         """The address of a store."""
 
-    def open(self, label: str, *, search: bool = False, metered: bool = False) -> Journal:
+    def open(
+        self, label: str, *, search: bool = False, metered: bool = False
+    ) -> Journal:
         """A journal, without the reader that indexes words unless it is asked for."""
 
     def bare(self, label: str, *, durable: bool = True) -> Bare:
@@ -85,20 +92,29 @@ class Sqlite:
     def url(self, label: str) -> str:
         return f"sqlite:///{self.path(label)}"
 
-    def open(self, label: str, *, search: bool = False, metered: bool = False) -> Journal:
+    def open(
+        self, label: str, *, search: bool = False, metered: bool = False
+    ) -> Journal:
         if search:
             return tenax.open(self.url(label))
         clock = SystemClock()
-        store = SqliteStore(self.path(label), clock, Ids(clock), vfs=self.disk.name if metered else None)
+        store = SqliteStore(
+            self.path(label), clock, Ids(clock), vfs=self.disk.name if metered else None
+        )
         return Journal(store, LOCAL_USER, NoSearch())
 
     def bare(self, label: str, *, durable: bool = True, metered: bool = False) -> Bare:
-        connection = apsw.Connection(str(self.path(f"{label}-bare")), vfs=self.disk.name if metered else None)
+        connection = apsw.Connection(
+            str(self.path(f"{label}-bare")), vfs=self.disk.name if metered else None
+        )
         connection.pragma("journal_mode", "wal")
         connection.pragma("synchronous", "full" if durable else "normal")
         connection.execute("create table bare (id integer primary key, body blob)")
         execute = connection.execute
-        return Bare(lambda body: execute("insert into bare (body) values (?)", (body,)), connection.close)
+        return Bare(
+            lambda body: execute("insert into bare (body) values (?)", (body,)),
+            connection.close,
+        )
 
     def warm(self, label: str, work: Callable[[], object], calls: int) -> None:
         log, size, grown = Path(f"{self.path(label)}-wal"), -1, 0
@@ -118,7 +134,9 @@ class Sqlite:
         connection = apsw.Connection(str(self.path(label)))
         try:
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            pages = connection.pragma("page_count") - connection.pragma("freelist_count")
+            pages = connection.pragma("page_count") - connection.pragma(
+                "freelist_count"
+            )
             return int(pages * connection.pragma("page_size"))
         finally:
             connection.close()
@@ -145,21 +163,33 @@ class Postgres:
             self._urls[label] = self._server.create_database()
         return self._urls[label]
 
-    def open(self, label: str, *, search: bool = False, metered: bool = False) -> Journal:  # noqa: ARG002  (it meters itself)
+    def open(
+        self,
+        label: str,
+        *,
+        search: bool = False,
+        metered: bool = False,  # noqa: ARG002
+    ) -> Journal:
         if search:
             return tenax.open(self.url(label))
         clock = SystemClock()
-        return Journal(PostgresStore(self.url(label), clock, Ids(clock)), LOCAL_USER, NoSearch())
+        return Journal(
+            PostgresStore(self.url(label), clock, Ids(clock)), LOCAL_USER, NoSearch()
+        )
 
     def bare(self, label: str, *, durable: bool = True) -> Bare:
         connection = psycopg.connect(self.url(f"{label}-bare"), autocommit=True)
-        connection.execute(f"set synchronous_commit = {'on' if durable else 'off'}".encode())
+        connection.execute(
+            f"set synchronous_commit = {'on' if durable else 'off'}".encode()
+        )
         connection.execute(
             "create table bare (id bigint generated always as identity primary key, body bytea)"
         )
         cursor = connection.cursor(binary=True)
         sql = b"insert into bare (body) values (%s)"
-        return Bare(lambda body: cursor.execute(sql, (body,), prepare=True), connection.close)
+        return Bare(
+            lambda body: cursor.execute(sql, (body,), prepare=True), connection.close
+        )
 
     def warm(self, label: str, work: Callable[[], object], calls: int) -> None:  # noqa: ARG002  (the log is the server's)
         for _ in range(calls):
@@ -173,19 +203,23 @@ class Postgres:
     def rows_bytes(self, label: str) -> int:
         tables = b"from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace"
         with psycopg.connect(self.url(label), autocommit=True) as connection:
-            names = _only(connection, b"select string_agg(quote_ident(relname), ', ') " + tables)
+            names = _only(
+                connection, b"select string_agg(quote_ident(relname), ', ') " + tables
+            )
             connection.execute(f"vacuum full {names}".encode())
-            return int(_only(connection, b"select sum(pg_total_relation_size(oid)) " + tables))
+            return int(
+                _only(connection, b"select sum(pg_total_relation_size(oid)) " + tables)
+            )
 
     def log_bytes(self, label: str) -> int:
         with psycopg.connect(self.url(label)) as connection:
-            return int(_only(connection, b"select pg_current_wal_insert_lsn() - '0/0'::pg_lsn"))
+            return int(
+                _only(connection, b"select pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+            )
 
     def version(self) -> str:
         with psycopg.connect(self._server.url()) as connection:
-            return (
-                f"PostgreSQL {_only(connection, b'show server_version')} with psycopg {psycopg.__version__}"
-            )
+            return f"PostgreSQL {_only(connection, b'show server_version')} with psycopg {psycopg.__version__}"
 
 
 def _only(connection: psycopg.Connection[tuple[object, ...]], sql: bytes) -> str:

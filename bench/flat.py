@@ -32,7 +32,10 @@ class Grown(NamedTuple):
 def flat(lab: Lab) -> Iterator[Row]:
     """The same work in a large and in a small store."""
     for engine in lab.engines:
-        large, small = (lab.size(100_000, quick=110), lab.size(20_000, quick=110)), (100, 100)
+        large, small = (
+            (lab.size(100_000, quick=110), lab.size(20_000, quick=110)),
+            (100, 100),
+        )
         progress(f"building a store of {large[0]:,} conversations, {engine.name}")
         with engine.open("large") as journal, engine.open("small") as little:
             grown = _grow(journal, *large), _grow(little, *small)
@@ -47,11 +50,15 @@ def _grow(journal: Journal, conversations: int, events: int) -> Grown:
     opened = ConversationOpened(journal.user or "", journal.ids.stretch())
     at = journal.clock.now_us()
     long = journal.ids.conversation()
-    journal.load(long, opened, [Entry("message.user", at, None, body) for _ in range(events - 1)])
+    journal.load(
+        long, opened, [Entry("message.user", at, None, body) for _ in range(events - 1)]
+    )
     others = talk(journal, conversations - 1)
     place: tuple[int, int, int] | None = None
     for _ in range(0, conversations // 2, min(_PAGE_MAX, conversations // 2)):
-        place = journal.conversations(after=place, limit=min(_PAGE_MAX, conversations // 2))[-1].place
+        place = journal.conversations(
+            after=place, limit=min(_PAGE_MAX, conversations // 2)
+        )[-1].place
     assert place is not None
     journal.behind(_READER)
     return Grown(journal, long, others, place)
@@ -75,13 +82,19 @@ def _compared(lab: Lab, engine: Engine, large: Grown, small: Grown) -> Iterator[
     for key, what, call in work:
         found = _both(lab, partial(call, large), partial(call, small))
         what = f"{engine.title}: {what}, beside the same in a store with 100"  # noqa: PLW2901
-        yield at_most(f"flat-{engine.name}-{key}", what, found.ratio, 1.5, found.said(seconds))
+        yield at_most(
+            f"flat-{engine.name}-{key}", what, found.ratio, 1.5, found.said(seconds)
+        )
 
 
-def _both(lab: Lab, large: Callable[[], object], small: Callable[[], object]) -> Compared:
+def _both(
+    lab: Lab, large: Callable[[], object], small: Callable[[], object]
+) -> Compared:
     count = lab.size(20, quick=3)
     timed(count, large)
     timed(count, small)
     return compare(
-        lab.size(25, quick=2), lambda: median(timed(count, large)), lambda: median(timed(count, small))
+        lab.size(25, quick=2),
+        lambda: median(timed(count, large)),
+        lambda: median(timed(count, small)),
     )

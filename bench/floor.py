@@ -33,13 +33,23 @@ __all__ = ["floor"]
 
 _SQL = statements("sqlite")
 _CONVERSATIONS = 20
-_Way = Callable[[apsw.Connection, Path, dict[str, HeadState], Event], Callable[[str], object]]
+_Way = Callable[
+    [apsw.Connection, Path, dict[str, HeadState], Event], Callable[[str], object]
+]
 
 
 def floor(lab: Lab, event: Event) -> Iterator[Row]:
     """Both, beside the bare insert and commit."""
-    yield _beside_bare(lab, event, "rows", "the two rows of that append, by bare statements", _rows)
-    yield _beside_bare(lab, event, "least", "that append in one function that can do nothing else", _least)
+    yield _beside_bare(
+        lab, event, "rows", "the two rows of that append, by bare statements", _rows
+    )
+    yield _beside_bare(
+        lab,
+        event,
+        "least",
+        "that append in one function that can do nothing else",
+        _least,
+    )
 
 
 def _beside_bare(lab: Lab, event: Event, key: str, what: str, way: _Way) -> Row:
@@ -63,7 +73,12 @@ def _beside_bare(lab: Lab, event: Event, key: str, what: str, way: _Way) -> Row:
             lambda: median(timed(count, lambda: bare.insert(body))),
         )
     connection.close()
-    return stated(f"append-sqlite-{key}", f"SQLite: {what}", f"{found.ratio:.2f} x", found.said(seconds))
+    return stated(
+        f"append-sqlite-{key}",
+        f"SQLite: {what}",
+        f"{found.ratio:.2f} x",
+        found.said(seconds),
+    )
 
 
 def _connected(path: Path) -> apsw.Connection:
@@ -120,11 +135,26 @@ def _least(
             head.head = head.facts = head.revision = seq
             head.messages += 1
             head.stretch_messages += 1
-            head.digest = chain(head.digest, name, seq, event.kind, at, None, inner_hash(salt, body))
+            head.digest = chain(
+                head.digest, name, seq, event.kind, at, None, inner_hash(salt, body)
+            )
             place = head.num << SEQ_BITS | seq
             execute(
                 _SQL["put_event"],
-                (place, event.kind, at, None, seq, 1, 0, 0, append_id, salt, head.digest, body),
+                (
+                    place,
+                    event.kind,
+                    at,
+                    None,
+                    seq,
+                    1,
+                    0,
+                    0,
+                    append_id,
+                    salt,
+                    head.digest,
+                    body,
+                ),
             )
             execute(_SQL["put_head"], head_row(head))
             execute("commit")

@@ -25,10 +25,14 @@ def stamp(request: int) -> ReplyDelta:
 
 
 @contextmanager
-def follower(url: str, conversation: str, count: int) -> Iterator[subprocess.Popen[str]]:
+def follower(
+    url: str, conversation: str, count: int
+) -> Iterator[subprocess.Popen[str]]:
     """The process, listening. `latencies` reads what it found."""
     command = [sys.executable, "-m", "bench.follow", url, conversation, str(count)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             process.stdout.readline()
@@ -55,8 +59,12 @@ def _follow(url: str, conversation: str, count: int) -> None:
             if isinstance(each.event, ReplyDelta):
                 found.append((now - int(each.event.text)) / 1e9)
                 seen.add(each.event.request)
-            elif isinstance(each.event, MessageAssistant) and each.event.request not in seen:
-                missed += 1  # the answer was there, and its partials pruned, before this process looked
+            elif (
+                isinstance(each.event, MessageAssistant)
+                and each.event.request not in seen
+            ):
+                # the answer was there, and its partials pruned, before this process looked
+                missed += 1
             if len(found) + missed == count:
                 break
     print(json.dumps(found))

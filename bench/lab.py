@@ -45,15 +45,25 @@ class Lab:
         self.cache.mkdir(exist_ok=True)
         (self.cache / ".gitignore").write_text("*\n")
         in_memory = self.scale == "quick" and os.access(_MEMORY, os.W_OK)
-        self.folder = Path(tempfile.mkdtemp(prefix="tenax-bench-", dir=_MEMORY if in_memory else self.cache))
+        self.folder = Path(
+            tempfile.mkdtemp(
+                prefix="tenax-bench-", dir=_MEMORY if in_memory else self.cache
+            )
+        )
         self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         self.sqlite = Sqlite(self.folder)
         self.postgres = self._server()
-        self.engines: list[Engine] = [self.sqlite, *([self.postgres] if self.postgres else [])]
+        self.engines: list[Engine] = [
+            self.sqlite,
+            *([self.postgres] if self.postgres else []),
+        ]
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._stack.close()
 
@@ -77,19 +87,28 @@ class Words:
     def __init__(self) -> None:
         self._chance = random.Random(1)
         self.words = _vocabulary()
-        self._weights = list(accumulate(1 / (rank + 3) for rank in range(len(self.words))))
+        self._weights = list(
+            accumulate(1 / (rank + 3) for rank in range(len(self.words)))
+        )
 
     def text(self, nbytes: int) -> str:
         """So many bytes of words."""
-        picked = self._chance.choices(self.words, cum_weights=self._weights, k=nbytes // 3 + 2)
+        picked = self._chance.choices(
+            self.words, cum_weights=self._weights, k=nbytes // 3 + 2
+        )
         return " ".join(picked)[:nbytes]
 
 
 @cache
 def _vocabulary() -> list[str]:
     chance = random.Random(1)
-    syllables = [a + b for a in "bdfgklmnprstv" for b in ("a", "e", "i", "o", "u", "an", "er")]
-    made = ("".join(chance.choices(syllables, k=chance.randint(1, 4))) for _ in range(3 * _VOCABULARY))
+    syllables = [
+        a + b for a in "bdfgklmnprstv" for b in ("a", "e", "i", "o", "u", "an", "er")
+    ]
+    made = (
+        "".join(chance.choices(syllables, k=chance.randint(1, 4)))
+        for _ in range(3 * _VOCABULARY)
+    )
     return list(dict.fromkeys(made))[:_VOCABULARY]
 
 
@@ -107,8 +126,12 @@ def talk(journal: Journal, count: int) -> list[str]:
         for start in range(0, count, _AT_ONCE):
             async with asyncio.TaskGroup() as appends:
                 for name in names[start : start + _AT_ONCE]:
-                    opened = ConversationOpened(journal.user or "", journal.ids.stretch())
-                    appends.create_task(facade.append(name, [opened, message("The first words.")]))
+                    opened = ConversationOpened(
+                        journal.user or "", journal.ids.stretch()
+                    )
+                    appends.create_task(
+                        facade.append(name, [opened, message("The first words.")])
+                    )
 
     asyncio.run(make())
     return names

@@ -33,13 +33,16 @@ def _processor() -> str:
     except OSError:
         return platform.processor() or platform.machine()
     return next(
-        (line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine()
+        (line.split(":")[1].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
     )
 
 
 def _file_system(folder: Path) -> str:
     try:
-        mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+        mounts = [
+            line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()
+        ]
     except OSError:
         return "unknown"
     below = [(where, kind) for where, kind in mounts if folder.is_relative_to(where)]
@@ -48,7 +51,9 @@ def _file_system(folder: Path) -> str:
 
 def _commit() -> str:
     def git(*words: str) -> str:
-        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["git", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        )
         return done.stdout.strip()
 
     changed = git("status", "--porcelain", "--", "src", "bench")

@@ -53,7 +53,11 @@ class Compared(NamedTuple):
 
 
 def compare(
-    rounds: int, ours: Callable[[], float], theirs: Callable[[], float], *, within: float = 40.0
+    rounds: int,
+    ours: Callable[[], float],
+    theirs: Callable[[], float],
+    *,
+    within: float = 40.0,
 ) -> Compared:
     """Take turns, so that what the machine does meanwhile hits both sides. Who begins alternates too.
 
@@ -71,11 +75,17 @@ def compare(
             first = ours()
             pairs.append((first, theirs()))
     ratios = [a / b for a, b in pairs]
-    low, middle, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
-    return Compared(median(a for a, _ in pairs), median(b for _, b in pairs), middle, low, high)
+    low, middle, high = (
+        quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+    )
+    return Compared(
+        median(a for a, _ in pairs), median(b for _, b in pairs), middle, low, high
+    )
 
 
-def timed(count: int, work: Callable[[], object], *, within: float = 60.0) -> list[float]:
+def timed(
+    count: int, work: Callable[[], object], *, within: float = 60.0
+) -> list[float]:
     """Seconds of each of so many calls; of fewer where they would take longer than this in all."""
     found: list[float] = []
     end = time.perf_counter() + within
@@ -107,14 +117,32 @@ def spread(values: Sequence[float]) -> str:
     return f"p50 {seconds(percentile(values, 0.5))}, p99 {seconds(percentile(values, 0.99))}"
 
 
-def at_most(key: str, what: str, value: float, gate: float, measured: str, unit: str = " x") -> Row:
+def at_most(
+    key: str, what: str, value: float, gate: float, measured: str, unit: str = " x"
+) -> Row:
     """A figure that must not be larger."""
-    return Row(key, what, f"{_short(value)}{unit}", measured, f"at most {_short(gate)}{unit}", value <= gate)
+    return Row(
+        key,
+        what,
+        f"{_short(value)}{unit}",
+        measured,
+        f"at most {_short(gate)}{unit}",
+        value <= gate,
+    )
 
 
-def at_least(key: str, what: str, value: float, gate: float, measured: str, unit: str = " x") -> Row:
+def at_least(
+    key: str, what: str, value: float, gate: float, measured: str, unit: str = " x"
+) -> Row:
     """A figure that must not be smaller."""
-    return Row(key, what, f"{_short(value)}{unit}", measured, f"at least {_short(gate)}{unit}", value >= gate)
+    return Row(
+        key,
+        what,
+        f"{_short(value)}{unit}",
+        measured,
+        f"at least {_short(gate)}{unit}",
+        value >= gate,
+    )
 
 
 def stated(key: str, what: str, result: str, measured: str = "") -> Row:

@@ -36,15 +36,26 @@ _METHOD = """
 
 
 def render(
-    machine: Mapping[str, str], parts: Mapping[str, tuple[str, Sequence[Row]]], scale: Scale, seconds: float
+    machine: Mapping[str, str],
+    parts: Mapping[str, tuple[str, Sequence[Row]]],
+    scale: Scale,
+    seconds: float,
 ) -> str:
     """The whole page."""
     rows = [row for _, found in parts.values() for row in found]
-    command = {"quick": "python -m bench --quick", "normal": "make bench", "large": "make bench-large"}[scale]
+    command = {
+        "quick": "python -m bench --quick",
+        "normal": "make bench",
+        "large": "make bench-large",
+    }[scale]
     facts = {**machine, "took": f"{seconds / 60:.1f} minutes"}
     if scale == "quick":
         facts["careful"] = "these sizes are so small that the figures mean nothing"
-    top = _TOP.format(command=command, machine=_table(("", ""), list(facts.items())), verdict=_verdict(rows))
+    top = _TOP.format(
+        command=command,
+        machine=_table(("", ""), list(facts.items())),
+        verdict=_verdict(rows),
+    )
     page = [
         top,
         "## Figures\n\n",
@@ -57,7 +68,10 @@ def render(
         page.append(
             _table(
                 columns,
-                [(row.key, row.what, row.result, row.measured, row.gate, _held(row)) for row in found],
+                [
+                    (row.key, row.what, row.result, row.measured, row.gate, _held(row))
+                    for row in found
+                ],
             )
         )
     return "".join(page)

@@ -30,13 +30,24 @@ def peer(lab: Lab) -> Iterator[Row]:
         name, module, python = "itself", "tenax.sessions", sys.executable
     if python is None:
         yield stated(
-            "peer-append", f"{name} on the same work", "peer not available", "it could not be fetched"
+            "peer-append",
+            f"{name} on the same work",
+            "peer not available",
+            "it could not be fetched",
         )
         return
     progress(f"beside {name}")
     with (
-        worker(sys.executable, _WORK, ["tenax.sessions", str(lab.folder / "ours.db")], lab, "ours") as ours,
-        worker(python, _WORK, [module, str(lab.folder / "peer.db")], lab, "peer") as theirs,
+        worker(
+            sys.executable,
+            _WORK,
+            ["tenax.sessions", str(lab.folder / "ours.db")],
+            lab,
+            "ours",
+        ) as ours,
+        worker(
+            python, _WORK, [module, str(lab.folder / "peer.db")], lab, "peer"
+        ) as theirs,
     ):
         messages = lab.size(_MESSAGES, quick=20)
         for ask in (ours, theirs):
@@ -44,7 +55,9 @@ def peer(lab: Lab) -> Iterator[Row]:
             ask("load", messages)
 
         def both(what: str, rounds: int, count: int) -> Compared:
-            return compare(rounds, lambda: ours(what, count), lambda: theirs(what, count))
+            return compare(
+                rounds, lambda: ours(what, count), lambda: theirs(what, count)
+            )
 
         one = both("append", lab.size(30, quick=1), lab.size(100, quick=5))
         many = both("callers", lab.size(15, quick=1), lab.size(60, quick=5))
@@ -52,7 +65,9 @@ def peer(lab: Lab) -> Iterator[Row]:
     what = f"`SessionDB.append_message`, one caller, beside {name}"
     yield stated("peer-append", what, f"{one.ratio:.2f} x the time", one.said(seconds))
     what = f"the same, 8 threads, each in its own session, beside {name}"
-    yield stated("peer-callers", what, f"{many.ratio:.2f} x the rate", many.said(per_second))
+    yield stated(
+        "peer-callers", what, f"{many.ratio:.2f} x the rate", many.said(per_second)
+    )
     what = f"`SessionDB.get_messages` of {messages:,} messages, beside {name}"
     yield stated("peer-load", what, f"{load.ratio:.2f} x the time", load.said(seconds))
 
@@ -64,14 +79,23 @@ def environment(lab: Lab) -> str | None:
     if lab.scale != "quick" and not done.exists():
         progress(f"fetching {_PACKAGE} {_VERSION} into {folder}")
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", f"{_PACKAGE}=={_VERSION}"]
+        pip = [
+            str(python),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            f"{_PACKAGE}=={_VERSION}",
+        ]
         if subprocess.run(pip, check=False, capture_output=True).returncode == 0:
             done.touch()
     return str(python) if done.exists() else None
 
 
 @contextmanager
-def worker(python: str, work: Path, args: list[str], lab: Lab, name: str) -> Iterator[Ask]:
+def worker(
+    python: str, work: Path, args: list[str], lab: Lab, name: str
+) -> Iterator[Ask]:
     """A process that does the work, and how to ask it. Its home is empty, so that nobody's settings reach it."""
     home = lab.folder / f"{name}-home"
     home.mkdir()

@@ -22,7 +22,10 @@ class Work:
 
     def __init__(self, module: str, path: str) -> None:
         self._db: Any = importlib.import_module(module).SessionDB(db_path=Path(path))
-        self._text = "The agent reads a file and answers a question about durability in some detail. " * 4
+        self._text = (
+            "The agent reads a file and answers a question about durability in some detail. "
+            * 4
+        )
         for number in range(CALLERS):
             self._db.create_session(f"s{number}", "bench")
         self._loaded = False
@@ -43,7 +46,10 @@ class Work:
             for _ in range(count):
                 self._put(session)
 
-        threads = [threading.Thread(target=call, args=(f"s{number}",)) for number in range(CALLERS)]
+        threads = [
+            threading.Thread(target=call, args=(f"s{number}",))
+            for number in range(CALLERS)
+        ]
         begun = time.perf_counter()
         for thread in threads:
             thread.start()

@@ -41,17 +41,23 @@ class _Rule(ScriptedModel):
 
     asked = 0
 
-    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
+    async def stream(
+        self, body: bytes, *, silence: float
+    ) -> AsyncGenerator[Piece, None]:
         if _MARK not in body:
             async for piece in super().stream(body, silence=silence):
                 yield piece
             return
         self.asked += 1
         texts = [
-            part.get("text", "") for each in msgspec.json.decode(body)["messages"] for part in each["parts"]
+            part.get("text", "")
+            for each in msgspec.json.decode(body)["messages"]
+            for part in each["parts"]
         ]
         said = " ".join(texts[:-1])
-        telling = dict.fromkeys(each.strip() for each in _SENTENCE.split(said) if _TELLS.search(each))
+        telling = dict.fromkeys(
+            each.strip() for each in _SENTENCE.split(said) if _TELLS.search(each)
+        )
         yield Answer([Text("\n".join(telling))], Usage(input=len(body) // 4), "stop")
 
 
@@ -73,30 +79,44 @@ def probe(lab: Lab) -> Iterator[Row]:
     progress(f"probe, {turns} turns")
     context, asked, whole = asyncio.run(_talk(lab, turns))
     text = msgspec.json.encode([each.message for each in context.items]).decode()
-    planted = [(kind, fact) for turn in range(turns) for kind, fact in _facts(turn).items()]
+    planted = [
+        (kind, fact) for turn in range(turns) for kind, fact in _facts(turn).items()
+    ]
     kept = Counter(kind for kind, fact in planted if fact in text)
     share = kept.total() / len(planted)
     by_kind = ", ".join(
-        f"{kind} {kept[kind]} of {count}" for kind, count in Counter(k for k, _ in planted).items()
+        f"{kind} {kept[kind]} of {count}"
+        for kind, count in Counter(k for k, _ in planted).items()
     )
     what = f"{len(planted)} facts planted in {turns} turns, {asked} summaries by rule: the share still in the context"
     yield at_least("probe-facts", what, share, 0.95, by_kind, unit="")
     left = estimate(context.items)
     what = "the context after them, beside all that was said"
-    yield at_most("probe-size", what, left / whole, 0.5, f"about {left:,} tokens of {whole:,}", unit="")
+    yield at_most(
+        "probe-size",
+        what,
+        left / whole,
+        0.5,
+        f"about {left:,} tokens of {whole:,}",
+        unit="",
+    )
 
 
 async def _talk(lab: Lab, turns: int) -> tuple[Context, int, int]:
     """The context at the end, how many summaries there were, and about how many tokens were said."""
     words, said = Words(), 0
-    model = _Rule(Script([Reply(words=f"{words.text(200)}.")], repeat=True), context=_CONTEXT)
+    model = _Rule(
+        Script([Reply(words=f"{words.text(200)}.")], repeat=True), context=_CONTEXT
+    )
     with memory() as journal:
         config = load({"TENAX_HOME": str(lab.folder / "probe")})
         async with Runtime(config, journal=journal, models=[model]) as runtime:
             name = await runtime.new()
             for turn in range(turns):
                 filler = words.text(_WORDS_OF_A_MESSAGE)
-                message = f"{filler}. {' '.join(_facts(turn).values())} {words.text(100)}."
+                message = (
+                    f"{filler}. {' '.join(_facts(turn).values())} {words.text(100)}."
+                )
                 said += (len(message) + 200) // 4
                 stored = await runtime.submit(name, message)
                 await runtime.finished(name, stored.seq)

@@ -33,19 +33,31 @@ class _Count(NamedTuple):
 def recall(lab: Lab) -> Iterator[Row]:
     """Hits and false recalls, by halves and of questions that nothing was tuned on; then the time."""
     told = tomllib.loads(_SET.read_text())
-    facts = [(name, text) for each in told["told"].values() for name, text in each.items()]
+    facts = [
+        (name, text) for each in told["told"].values() for name, text in each.items()
+    ]
     index = Recall(facts)
     parts = {name: _count(index, asked) for name, asked in told["questions"].items()}
     halves = [parts["first"], parts["second"]]
     both = _Count(*map(sum, zip(*halves, strict=True)))
     set_of = f"{len(facts)} facts of {len(told['told'])} conversations"
-    yield from _rows("recall", f"{set_of}, questions in other words, tuned on", both, halves)
-    yield from _rows("recall-fresh", "the same facts, questions that nothing was tuned on", parts["fresh"])
-    questions = [question for asked in told["questions"].values() for _, question in asked]
+    yield from _rows(
+        "recall", f"{set_of}, questions in other words, tuned on", both, halves
+    )
+    yield from _rows(
+        "recall-fresh",
+        "the same facts, questions that nothing was tuned on",
+        parts["fresh"],
+    )
+    questions = [
+        question for asked in told["questions"].values() for _, question in asked
+    ]
     yield from _times(lab, facts, questions)
 
 
-def _rows(key: str, what: str, count: _Count, halves: list[_Count] | None = None) -> Iterator[Row]:
+def _rows(
+    key: str, what: str, count: _Count, halves: list[_Count] | None = None
+) -> Iterator[Row]:
     hits = "".join(f", {each.hits} of {each.asked}" for each in halves or ())
     false = ", ".join(f"{each.false} of {each.without}" for each in halves or ())
     first = f"{count.firsts} as the first"
@@ -60,7 +72,9 @@ def _rows(key: str, what: str, count: _Count, halves: list[_Count] | None = None
 
 
 def _count(index: Recall, asked: list[tuple[str, str]]) -> _Count:
-    found = [(fact, [each.id for each in index.find(question)]) for fact, question in asked]
+    found = [
+        (fact, [each.id for each in index.find(question)]) for fact, question in asked
+    ]
     answered = [(fact, names) for fact, names in found if fact]
     without = [names for fact, names in found if not fact]
     hits = sum(fact in names for fact, names in answered)
@@ -68,12 +82,19 @@ def _count(index: Recall, asked: list[tuple[str, str]]) -> _Count:
     return _Count(len(answered), hits, firsts, len(without), sum(map(bool, without)))
 
 
-def _times(lab: Lab, facts: list[tuple[str, str]], questions: list[str]) -> Iterator[Row]:
+def _times(
+    lab: Lab, facts: list[tuple[str, str]], questions: list[str]
+) -> Iterator[Row]:
     words = Words()
     count = lab.size(_FACTS, quick=300)
-    many = [*facts, *((f"made-{n}", words.text(_FACT_BYTES)) for n in range(count - len(facts)))]
+    many = [
+        *facts,
+        *((f"made-{n}", words.text(_FACT_BYTES)) for n in range(count - len(facts))),
+    ]
     built = timed(lab.size(7, quick=1), lambda: Recall(many))
-    yield stated("recall-build", f"an index of {count:,} facts is made", seconds(median(built)))
+    yield stated(
+        "recall-build", f"an index of {count:,} facts is made", seconds(median(built))
+    )
     index = Recall(many)
     made = [words.text(_QUESTION_BYTES) for _ in questions]
     for key, asked, what in (
@@ -81,8 +102,13 @@ def _times(lab: Lab, facts: list[tuple[str, str]], questions: list[str]) -> Iter
         ("-made", made, "made-up words that are spelt much alike, the worst case"),
     ):
         took = [
-            each for question in asked for each in timed(1, lambda question=question: index.find(question))
+            each
+            for question in asked
+            for each in timed(1, lambda question=question: index.find(question))
         ]
         yield stated(
-            f"recall-find{key}", f"{what}, asked of {count:,} facts", spread(took).split(",")[0], spread(took)
+            f"recall-find{key}",
+            f"{what}, asked of {count:,} facts",
+            spread(took).split(",")[0],
+            spread(took),
         )

@@ -73,12 +73,22 @@ def _queries(lab: Lab, engine: Engine) -> Iterator[Row]:
             ("two-common", "two common words", journal, paired),
             ("two-mixed", "a common and a rare word", journal, mixed),
             ("scope", "one common word, for a user with 100 messages", few, common),
-            ("scope-none", "a word that only another user has, for a user with 100 messages", few, [_ONCE]),
+            (
+                "scope-none",
+                "a word that only another user has, for a user with 100 messages",
+                few,
+                [_ONCE],
+            ),
         ):
-            found = timed(lab.size(200, quick=3), partial(_ask, user, cycle(asked)), within=4)
+            found = timed(
+                lab.size(200, quick=3), partial(_ask, user, cycle(asked)), within=4
+            )
             what = f"{engine.title}: {what}, among {count:,} messages, a page of 20"  # noqa: PLW2901
             yield stated(
-                f"search-{engine.name}-{key}", what, f"p99 {seconds(percentile(found, 0.99))}", spread(found)
+                f"search-{engine.name}-{key}",
+                what,
+                f"p99 {seconds(percentile(found, 0.99))}",
+                spread(found),
             )
 
 
@@ -95,7 +105,12 @@ def _store(journal: Journal, count: int, words: Words) -> None:
         if start == 0:
             texts[0] = f"{texts[0]} {_ONCE}"
         entries = [
-            Entry("message.user", now - (count - start - number) * 1_000_000, None, encode(message(text)))
+            Entry(
+                "message.user",
+                now - (count - start - number) * 1_000_000,
+                None,
+                encode(message(text)),
+            )
             for number, text in enumerate(texts)
         ]
         opened = ConversationOpened(journal.user or "", journal.ids.stretch())
@@ -116,7 +131,10 @@ def _beside_appends(lab: Lab, engine: Engine) -> Iterator[Row]:
     progress(f"appends beside the index, {engine.name}")
     words = Words()
     texts = cycle([message(words.text(_TEXT_BYTES)) for _ in range(500)])
-    with engine.open("indexed", search=True) as indexed, engine.open("unindexed") as plain:
+    with (
+        engine.open("indexed", search=True) as indexed,
+        engine.open("unindexed") as plain,
+    ):
         rates: list[tuple[float, float]] = []
         appends = [_appends(indexed, texts), _appends(plain, texts)]
         engine.warm("indexed", appends[0], lab.size(2000, quick=20))
@@ -131,11 +149,17 @@ def _beside_appends(lab: Lab, engine: Engine) -> Iterator[Row]:
 
         found = compare(lab.size(8, quick=2), lambda: side(0), lambda: side(1))
     what = f"{engine.title}: one append while the index is kept, beside one without it"
-    yield at_most(f"search-{engine.name}-append", what, found.ratio, 1.1, found.said(seconds))
-    kept, without = (median(speed for each, speed in rates if each == number) for number in (0, 1))
+    yield at_most(
+        f"search-{engine.name}-append", what, found.ratio, 1.1, found.said(seconds)
+    )
+    kept, without = (
+        median(speed for each, speed in rates if each == number) for number in (0, 1)
+    )
     what = f"{engine.title}: appends one after the other without a pause, while the index is kept, beside those without"
     measured = f"{per_second(kept)} beside {per_second(without)}"
-    yield stated(f"search-{engine.name}-append-rate", what, f"{kept / without:.2f} x", measured)
+    yield stated(
+        f"search-{engine.name}-append-rate", what, f"{kept / without:.2f} x", measured
+    )
 
 
 def _appends(journal: Journal, events: Iterator[Event]) -> Callable[[], object]:

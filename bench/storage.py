@@ -63,7 +63,10 @@ def _answers(lab: Lab, engine: Engine) -> Iterator[Row]:
     what = f"{engine.title}: answers of 6,000 characters at 85 tokens a second, a partial every 100 ms, then the whole"
     key, text = f"bytes-{engine.name}", _log(log, deltas + count, total)
     yield stated(
-        f"{key}-stream", f"{what}; bytes at rest for each byte of text", f"{whole / total:.2f}", text
+        f"{key}-stream",
+        f"{what}; bytes at rest for each byte of text",
+        f"{whole / total:.2f}",
+        text,
     )
     what = f"{engine.title}: the same when the partials are pruned"
     yield stated(f"{key}-pruned", what, f"{pruned / total:.2f}")
@@ -72,7 +75,9 @@ def _answers(lab: Lab, engine: Engine) -> Iterator[Row]:
 def _answer(journal: Journal, name: str, text: str) -> None:
     request = journal.head(name).head
     for offset in range(0, len(text), _DELTA_CHARS):
-        journal.append(name, [ReplyDelta(request, offset, text[offset : offset + _DELTA_CHARS])])
+        journal.append(
+            name, [ReplyDelta(request, offset, text[offset : offset + _DELTA_CHARS])]
+        )
     answer: Event = MessageAssistant([Text(text)], request=request)
     journal.append(name, [answer])
 
@@ -87,10 +92,10 @@ def import_time(lab: Lab) -> Iterator[Row]:
     rounds = lab.size(20, quick=1)
     starts = [(_start("from tenax import *"), _start("pass")) for _ in range(rounds)]
     ours, bare = min(a for a, _ in starts), min(b for _, b in starts)
-    what = (
-        f"`from tenax import *`, all that it offers, less the start of Python: the best of {rounds} processes"
+    what = f"`from tenax import *`, all that it offers, less the start of Python: the best of {rounds} processes"
+    yield stated(
+        "import", what, seconds(ours - bare), f"{seconds(ours)} beside {seconds(bare)}"
     )
-    yield stated("import", what, seconds(ours - bare), f"{seconds(ours)} beside {seconds(bare)}")
 
 
 def _start(code: str) -> float:
@@ -101,11 +106,23 @@ def _start(code: str) -> float:
 
 def memory(lab: Lab) -> Iterator[Row]:
     """A process of its own that appends, and then proves the store."""
-    early, late = lab.size(20_000, quick=1000, large=100_000), lab.size(100_000, quick=1000, large=1_000_000)
+    early, late = (
+        lab.size(20_000, quick=1000, large=100_000),
+        lab.size(100_000, quick=1000, large=1_000_000),
+    )
     for engine in lab.engines:
         progress(f"memory, {late:,} events, {engine.name}")
-        command = [sys.executable, "-m", "bench.grow", engine.url("memory"), str(early), str(late)]
-        done = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        command = [
+            sys.executable,
+            "-m",
+            "bench.grow",
+            engine.url("memory"),
+            str(early),
+            str(late),
+        ]
+        done = subprocess.run(
+            command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
         at_early, at_late, proved, took = map(float, done.stdout.split())
         what = f"{engine.title}: memory of a process that appends {late:,} events and proves the store, beside itself at {early:,}"
         measured = f"{at_early:.0f} MiB, then {at_late:.0f} MiB, {proved:.0f} MiB with the proof"
@@ -116,5 +133,8 @@ def memory(lab: Lab) -> Iterator[Row]:
             yield stated(key, what, f"{grown:.2f} x", measured)
         what = f"{engine.title}: `verify` of these {late:,} events"
         yield stated(
-            f"memory-{engine.name}-verify", what, f"{late / took:,.0f} events a second", f"{took:.1f} s"
+            f"memory-{engine.name}-verify",
+            what,
+            f"{late / took:,.0f} events a second",
+            f"{took:.1f} s",
         )

@@ -30,7 +30,9 @@ def streams(lab: Lab) -> Iterator[Row]:
             yield _wake_up(lab, engine, journal, names[0])
 
 
-def _hold(lab: Lab, engine: Engine, journal: Journal, names: Sequence[str]) -> Iterator[Row]:
+def _hold(
+    lab: Lab, engine: Engine, journal: Journal, names: Sequence[str]
+) -> Iterator[Row]:
     count = lab.size(200, quick=5)
     asyncio.run(_stream(journal, names, lab.size(20, quick=1)))
     with follower(engine.url("streams"), names[0], count) as other:
@@ -55,7 +57,9 @@ def _hold(lab: Lab, engine: Engine, journal: Journal, names: Sequence[str]) -> I
     )
 
 
-async def _stream(journal: Journal, names: Sequence[str], count: int) -> tuple[list[float], float]:
+async def _stream(
+    journal: Journal, names: Sequence[str], count: int
+) -> tuple[list[float], float]:
     """How late each append was stored, and how long all took."""
     facade = AsyncJournal(journal)
     late: list[float] = []

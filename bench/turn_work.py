@@ -32,7 +32,9 @@ class Stuck(MemoryProvider):
 
 def history(count: int) -> list[dict[str, Any]]:
     """So many short messages; short, so that nobody compacts them."""
-    return [{"role": ("user", "assistant")[n % 2], "content": TEXT} for n in range(count)]
+    return [
+        {"role": ("user", "assistant")[n % 2], "content": TEXT} for n in range(count)
+    ]
 
 
 class Tenax:
@@ -46,8 +48,16 @@ class Tenax:
         from tenax import Runtime, SessionDB, load
 
         home = os.environ["HOME"]
-        env = {"HOME": home, "TENAX_HOME": home, "OPENAI_BASE_URL": f"{url}/v1", "TENAX_MODEL": "m"}
-        env |= {"TENAX_MEMORY_REVIEW": "false", "TENAX_MEMORY_PROVIDERS": self.providers}
+        env = {
+            "HOME": home,
+            "TENAX_HOME": home,
+            "OPENAI_BASE_URL": f"{url}/v1",
+            "TENAX_MODEL": "m",
+        }
+        env |= {
+            "TENAX_MEMORY_REVIEW": "false",
+            "TENAX_MEMORY_PROVIDERS": self.providers,
+        }
         config = load(env)
         self.prepare(config.places.data)
         self._url = f"{url}/v1/chat/completions"
@@ -73,7 +83,9 @@ class Tenax:
         if count not in self._talks:
             self._db.create_session(f"s{count}", "bench")
             self._db.append_messages(f"s{count}", history(count))
-            self._talks[count] = (self._db.get_session(f"s{count}") or {})["conversation_id"]
+            self._talks[count] = (self._db.get_session(f"s{count}") or {})[
+                "conversation_id"
+            ]
         return self._talks[count]
 
     async def _turn(self, talk: str) -> float:
@@ -92,11 +104,15 @@ class Tenax:
 
         self._client = self._client or httpx.AsyncClient()
         events = await self._runtime.journal.open(talk, limit=3)
-        request = next(each.seq for each in reversed(events) if each.kind == "model.requested")
+        request = next(
+            each.seq for each in reversed(events) if each.kind == "model.requested"
+        )
         body = await self._runtime.seen(talk, request)
         begun = time.perf_counter()
         headers = {"content-type": "application/json"}
-        async with self._client.stream("POST", self._url, content=body, headers=headers) as answer:
+        async with self._client.stream(
+            "POST", self._url, content=body, headers=headers
+        ) as answer:
             async for _ in answer.aiter_bytes():
                 pass
         return time.perf_counter() - begun
@@ -134,7 +150,9 @@ class Hermes:
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever an agent prints is not an answer
-    work = {"tenax": Tenax, "stuck": Stuck, "run_agent": Hermes}[sys.argv[1]](sys.argv[2])
+    work = {"tenax": Tenax, "stuck": Stuck, "run_agent": Hermes}[sys.argv[1]](
+        sys.argv[2]
+    )
     for line in sys.stdin:
         what, count = line.split()
         print(getattr(work, what)(int(count)), file=answers, flush=True)

@@ -31,29 +31,45 @@ def turns(lab: Lab) -> Iterator[Row]:
     if lab.scale == "quick":
         name, module, python = "itself", "tenax", sys.executable
     sizes = (10,) if lab.scale == "quick" else _SIZES
-    with _provider(lab) as url, worker(sys.executable, _WORK, ["tenax", url], lab, "turns-ours") as ours:
+    with (
+        _provider(lab) as url,
+        worker(sys.executable, _WORK, ["tenax", url], lab, "turns-ours") as ours,
+    ):
         progress("turns")
         for size in sizes:
             for _ in range(lab.size(2, quick=1)):
                 ours("turn", size)
-            pair = compare(lab.size(15, quick=1), partial(ours, "turn", size), partial(ours, "bare", size))
+            pair = compare(
+                lab.size(15, quick=1),
+                partial(ours, "turn", size),
+                partial(ours, "bare", size),
+            )
             own = pair.ours - pair.theirs
             said = f"a turn {seconds(pair.ours)}, the same bytes by a bare client {seconds(pair.theirs)}"
             what = f"SQLite: what is ours of a turn at {size:,} messages of history"
             if size == 4000:
-                yield at_most(f"turn-own-{size}", what, own * 1000, _OURS_MS, said, " ms")
+                yield at_most(
+                    f"turn-own-{size}", what, own * 1000, _OURS_MS, said, " ms"
+                )
             else:
                 yield stated(f"turn-own-{size}", what, seconds(own), said)
         with worker(sys.executable, _WORK, ["stuck", url], lab, "turns-stuck") as stuck:
             for _ in range(lab.size(_SEEN_STUCK, quick=1)):
                 stuck("turn", 10)
-            pair = compare(lab.size(31, quick=1), partial(stuck, "turn", 10), partial(ours, "turn", 10))
+            pair = compare(
+                lab.size(31, quick=1),
+                partial(stuck, "turn", 10),
+                partial(ours, "turn", 10),
+            )
             what = "SQLite: a turn with a memory provider that blocks for ever, beside one without"
             said = f"{seconds(pair.ours)} beside {seconds(pair.theirs)}"
             yield at_most("turn-stuck", what, pair.ratio, _STUCK, said, " x")
         if python is None:
             yield stated(
-                "turn-peer", f"a turn beside {name}", "peer not available", "it could not be fetched"
+                "turn-peer",
+                f"a turn beside {name}",
+                "peer not available",
+                "it could not be fetched",
             )
             return
         with worker(python, _WORK, [module, url], lab, "turns-peer") as theirs:
@@ -68,9 +84,18 @@ def turns(lab: Lab) -> Iterator[Row]:
                 what = f"a turn at {size:,} messages of history, beside {name}"
                 said = f"{seconds(pair.theirs)} beside {seconds(pair.ours)}"
                 if size in _GATES and lab.scale != "quick":
-                    yield at_least(f"turn-peer-{size}", what, pair.ratio, _GATES[size], said, " x faster")
+                    yield at_least(
+                        f"turn-peer-{size}",
+                        what,
+                        pair.ratio,
+                        _GATES[size],
+                        said,
+                        " x faster",
+                    )
                 else:
-                    yield stated(f"turn-peer-{size}", what, f"{pair.ratio:.1f} x faster", said)
+                    yield stated(
+                        f"turn-peer-{size}", what, f"{pair.ratio:.1f} x faster", said
+                    )
 
 
 @contextmanager
@@ -78,9 +103,19 @@ def _provider(lab: Lab) -> Iterator[str]:
     """A server that answers at once, in a process of its own."""
     script = lab.folder / "turns.json"
     script.write_text('{"replies": [{"words": "Done."}], "repeat": true}')
-    command = [sys.executable, "-m", "tenax.testing.provider", "--port", "0", "--script", str(script)]
+    command = [
+        sys.executable,
+        "-m",
+        "tenax.testing.provider",
+        "--port",
+        "0",
+        "--script",
+        str(script),
+    ]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    with subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, env=env, text=True, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         try:
             yield process.stdout.readline().strip()

@@ -31,7 +31,12 @@ _REPAIRED_S = 1.0
 class Stamped(ScriptedModel):
     """A model whose answer is the moment it was given."""
 
-    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:  # noqa: ARG002
+    async def stream(
+        self,
+        body: bytes,  # noqa: ARG002
+        *,
+        silence: float,  # noqa: ARG002
+    ) -> AsyncGenerator[Piece, None]:
         word = str(time.monotonic_ns())
         yield Words(word)
         await asyncio.sleep(0.05)
@@ -55,7 +60,9 @@ def _first_word(lab: Lab, engine: Engine) -> Row:
     count = lab.size(40, quick=2)
 
     async def turns(name: str) -> None:
-        async with Runtime(_config(lab, engine, "waking"), models=[Stamped([""])]) as runtime:
+        async with Runtime(
+            _config(lab, engine, "waking"), models=[Stamped([""])]
+        ) as runtime:
             for _ in range(count):
                 stored = await runtime.submit(name, "when?")
                 await runtime.finished(name, stored.seq)
@@ -67,7 +74,14 @@ def _first_word(lab: Lab, engine: Engine) -> Row:
         asyncio.run(turns(name))
         seen = latencies(other)
     what = f"{engine.title}: from a model's first word to the tail in another process that shows it, stored between"
-    return at_most(f"first-word-{engine.name}", what, median(seen) * 1000, _TOKEN_MS, spread(seen), " ms")
+    return at_most(
+        f"first-word-{engine.name}",
+        what,
+        median(seen) * 1000,
+        _TOKEN_MS,
+        spread(seen),
+        " ms",
+    )
 
 
 def _restart(lab: Lab, engine: Engine) -> Row:
@@ -82,12 +96,16 @@ def _restart(lab: Lab, engine: Engine) -> Row:
         found.append(asyncio.run(_repaired(config, name)))
     what = f"{engine.title}: from the start after `kill -9` in mid-answer to the repaired transcript, {count:,} conversations"
     said = f"of {len(found)}: {', '.join(seconds(each) for each in found)}"
-    return at_most(f"restart-{engine.name}", what, median(found), _REPAIRED_S, said, " s")
+    return at_most(
+        f"restart-{engine.name}", what, median(found), _REPAIRED_S, said, " s"
+    )
 
 
 def _kill_one(config: Config, url: str, name: str) -> None:
     command = [sys.executable, "-m", "bench.waking", url, str(config.places.data), name]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as victim:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as victim:
         assert victim.stdout is not None
         victim.stdout.readline()
         os.kill(victim.pid, signal.SIGKILL)
@@ -120,7 +138,12 @@ async def _answer(url: str, home: str, name: str) -> None:
 
 
 class _Slow(ScriptedModel):
-    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:  # noqa: ARG002
+    async def stream(
+        self,
+        body: bytes,  # noqa: ARG002
+        *,
+        silence: float,  # noqa: ARG002
+    ) -> AsyncGenerator[Piece, None]:
         for _ in range(600):
             yield Words("word ")
             await asyncio.sleep(0.1)

@@ -47,7 +47,9 @@ def _long(home: Path, count: int) -> str:
     """A conversation of so many messages."""
     with tenax.open(f"sqlite:///{home / 'tenax.db'}") as journal:
         name = journal.ids.conversation()
-        journal.append(name, [tenax.events.ConversationOpened("local", journal.ids.stretch())])
+        journal.append(
+            name, [tenax.events.ConversationOpened("local", journal.ids.stretch())]
+        )
         for start in range(0, count, 100):
             pairs = [(MessageUser([Text(f"Question {n}")]), MessageAssistant([Text(f"Answer {n}. " * 20)]))
                      for n in range(start, start + 100, 2)]  # fmt: skip
@@ -71,7 +73,13 @@ def _readers(lab: Lab, served: Served, page: Page, words: str) -> Iterator[Row]:
         f"{median(late) * 1000:.1f} ms",
         f"p99 {cuts[98] * 1000:.0f} ms, {len(late)} rows",
     )
-    yield Row("web-missed", "rows that a reader missed meanwhile", str(missing), gate="0", held=missing == 0)
+    yield Row(
+        "web-missed",
+        "rows that a reader missed meanwhile",
+        str(missing),
+        gate="0",
+        held=missing == 0,
+    )
 
 
 async def _measure(
@@ -81,10 +89,15 @@ async def _measure(
     proof = f"Cookie: {cookie}\r\nTenax-Key: {page.http.headers['Tenax-Key']}\r\n"
     late: list[float] = []
     async with contextlib.AsyncExitStack() as stack:
-        sleepers = [await stack.enter_async_context(_connected(served.url, proof, "-")) for _ in range(idle)]
+        sleepers = [
+            await stack.enter_async_context(_connected(served.url, proof, "-"))
+            for _ in range(idle)
+        ]
         for sleeper in sleepers:
             stack.enter_context(contextlib.closing(_Drain(sleeper)))
-        watching = [asyncio.create_task(_watch(served.url, proof, name, late)) for name in names]
+        watching = [
+            asyncio.create_task(_watch(served.url, proof, name, late)) for name in names
+        ]
         await asyncio.sleep(1)
         for name in names:
             await asyncio.to_thread(page.say, name, "Talk.")
@@ -107,10 +120,14 @@ class _Drain:
 
 
 @contextlib.asynccontextmanager
-async def _connected(url: str, proof: str, at: str) -> AsyncIterator[asyncio.StreamReader]:
+async def _connected(
+    url: str, proof: str, at: str
+) -> AsyncIterator[asyncio.StreamReader]:
     host, port = url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 24)
-    writer.write(f"GET /api/events?at={at} HTTP/1.1\r\nHost: {host}:{port}\r\n{proof}\r\n".encode())
+    writer.write(
+        f"GET /api/events?at={at} HTTP/1.1\r\nHost: {host}:{port}\r\n{proof}\r\n".encode()
+    )
     await writer.drain()
     try:
         yield reader
@@ -149,7 +166,9 @@ def _last_word(lab: Lab, page: Page) -> Row:
             last = 0.0
             while not is_done(stream.rows.get(name, {})):
                 kind, data = stream.next()
-                if kind == "changes" and any(each["type"] == "grow" for each in data["changes"]):
+                if kind == "changes" and any(
+                    each["type"] == "grow" for each in data["changes"]
+                ):
                     last = time.monotonic()
             found.append(time.monotonic() - last)
     return Row(
@@ -172,7 +191,11 @@ def _opened(lab: Lab, served: Served, page: Page, name: str) -> Iterator[Row]:
         found.append(time.monotonic() - began)
     what = f"a conversation of {count:,} messages: from the request to its last rows"
     yield Row("web-rows", what, f"{median(found) * 1000:.0f} ms")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromium = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if chromium is None:
         return
     asked: list[str] = []

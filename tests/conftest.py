@@ -84,7 +84,9 @@ def emptied_postgres_url(
             connection.execute(OTHERS_END)
             there = {row[0] for row in connection.execute(RELATIONS).fetchall()}
             whole = "store" in there and there >= relations_of_a_store
-            if whole := whole and connection.execute(VERSION).fetchall() == [(SCHEMA_VERSION,)]:
+            if whole := whole and connection.execute(VERSION).fetchall() == [
+                (SCHEMA_VERSION,)
+            ]:
                 relations_of_a_store.update(there)
                 connection.execute("set synchronous_commit = off")
                 connection.execute(AS_NEW)

@@ -63,7 +63,9 @@ _SAMPLES: dict[object, object] = {
     dict: {"key": "value"},
     Blob: Blob("9f86d081"),
     Usage: Usage(input=1200, output=80),
-    FileChange: FileChange("notes.md", None, FileState(0o644, 12, "9f86d081", "9f86d081")),
+    FileChange: FileChange(
+        "notes.md", None, FileState(0o644, 12, "9f86d081", "9f86d081")
+    ),
 }
 
 
@@ -76,7 +78,9 @@ def page() -> str:
     for group, events in groups.items():
         sections.append(f"## {group}\n")
         sections += [_kind(event) for event in events]
-    sections.append("## Parts\n\nWhat `parts` is a list of. The field `type` says which.\n")
+    sections.append(
+        "## Parts\n\nWhat `parts` is a list of. The field `type` says which.\n"
+    )
     sections += [_section(f"`{_tag(each)}`", each, "") for each in PARTS]
     sections.append("## Values\n")
     sections += [_section(each.__name__, each, "") for each in VALUES]
@@ -86,7 +90,10 @@ def page() -> str:
 def _contents(groups: dict[str, list[type[Event]]]) -> str:
     lines = ["| kind | |", "|---|---|"]
     for events in groups.values():
-        lines += [f"| [`{each.kind}`](#{each.kind.replace('.', '')}) | {_doc(each)[0]} |" for each in events]
+        lines += [
+            f"| [`{each.kind}`](#{each.kind.replace('.', '')}) | {_doc(each)[0]} |"
+            for each in events
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -105,10 +112,21 @@ def _section(title: str, struct: type[msgspec.Struct], note: str) -> str:
     fields = msgspec.structs.fields(struct)
     if not fields:
         return text + "\nNo fields.\n"
-    array = "\nAs a JSON array, in this order.\n" if struct.__struct_config__.array_like and not note else ""
+    array = (
+        "\nAs a JSON array, in this order.\n"
+        if struct.__struct_config__.array_like and not note
+        else ""
+    )
     hints = get_type_hints(struct)
-    rows = [f"| `{each.name}` | {_name(hints[each.name])} | {_default(each)} |" for each in fields]
-    return f"{text}{array}\n" + "\n".join(["| field | what | default |", "|---|---|---|", *rows]) + "\n"
+    rows = [
+        f"| `{each.name}` | {_name(hints[each.name])} | {_default(each)} |"
+        for each in fields
+    ]
+    return (
+        f"{text}{array}\n"
+        + "\n".join(["| field | what | default |", "|---|---|---|", *rows])
+        + "\n"
+    )
 
 
 def _doc(struct: type) -> list[str]:
@@ -119,7 +137,11 @@ def _doc(struct: type) -> list[str]:
 def _default(field: msgspec.structs.FieldInfo) -> str:
     if field.required:
         return ""
-    default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    default = (
+        field.default
+        if field.default_factory is msgspec.NODEFAULT
+        else field.default_factory()
+    )
     return f"`{msgspec.json.encode(default).decode()}`"
 
 

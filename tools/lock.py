@@ -27,12 +27,29 @@ _PYPROJECT: Final = "pyproject.toml"
 
 def main() -> int:
     """Resolve anew and write all files. Those that other files stand on come first, so that they agree."""
-    build = tomllib.loads((ROOT / _PYPROJECT).read_text(encoding="utf-8"))["build-system"]["requires"]
+    build = tomllib.loads((ROOT / _PYPROJECT).read_text(encoding="utf-8"))[
+        "build-system"
+    ]["requires"]
     with tempfile.TemporaryDirectory() as folder:
         uv = _installed(Path(folder))
         _compile(uv, "dev", _PYPROJECT, "--extra", "dev")
-        _compile(uv, "run", _PYPROJECT, "--extra", "mcp", "--constraint", "requirements/dev.txt")
-        _compile(uv, "build", "-", "--constraint", "requirements/dev.txt", needs=[*build, *BUILD])
+        _compile(
+            uv,
+            "run",
+            _PYPROJECT,
+            "--extra",
+            "mcp",
+            "--constraint",
+            "requirements/dev.txt",
+        )
+        _compile(
+            uv,
+            "build",
+            "-",
+            "--constraint",
+            "requirements/dev.txt",
+            needs=[*build, *BUILD],
+        )
         # The package of the model asks for a library that takes minutes to compile and is never used.
         _compile(uv, "practice", "-", "--no-deps", needs=PACKAGES)
     return 0
@@ -42,12 +59,19 @@ def _installed(folder: Path) -> Path:
     """Install uv into an environment of its own: pip cannot resolve for other platforms."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     python = folder / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", UV], check=True)
+    subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", UV],
+        check=True,
+    )
     return folder / "bin" / "uv"
 
 
 def _compile(
-    uv: Path, name: str, source: str, *options: str, needs: tuple[str, ...] | list[str] = ()
+    uv: Path,
+    name: str,
+    source: str,
+    *options: str,
+    needs: tuple[str, ...] | list[str] = (),
 ) -> None:
     command = [
         str(uv), "pip", "compile", source, "--output-file", f"requirements/{name}.txt", "--quiet", "--no-config", "--upgrade",
@@ -57,9 +81,13 @@ def _compile(
     LOCKS.mkdir(exist_ok=True)
     # Files of this machine beside the registry may have other hashes than those that everybody gets.
     env = {
-        key: value for key, value in os.environ.items() if key not in {"UV_FIND_LINKS", "UV_EXTRA_INDEX_URL"}
+        key: value
+        for key, value in os.environ.items()
+        if key not in {"UV_FIND_LINKS", "UV_EXTRA_INDEX_URL"}
     }
-    subprocess.run(command, cwd=ROOT, env=env, input="\n".join(needs).encode(), check=True)
+    subprocess.run(
+        command, cwd=ROOT, env=env, input="\n".join(needs).encode(), check=True
+    )
 
 
 if __name__ == "__main__":

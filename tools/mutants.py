@@ -22,7 +22,9 @@ ROOT: Final = Path(__file__).parents[1]
 FILE: Final = ROOT / "tests" / "mutants.toml"
 SECONDS_MAX: Final = 600
 TESTS_FAILED: Final = 1  # pytest's exit status
-_LEFT_OUT: Final = shutil.ignore_patterns(".*", "node_modules", "__pycache__", "dist", "build")
+_LEFT_OUT: Final = shutil.ignore_patterns(
+    ".*", "node_modules", "__pycache__", "dist", "build"
+)
 
 
 class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,7 +51,10 @@ class Copy:
         self._folder = folder / "tenax"
         shutil.copytree(ROOT, self._folder, ignore=_LEFT_OUT, symlinks=True)
         environment = self._folder / ".venv"
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "venv", "--without-pip", str(environment)],
+            check=True,
+        )
         self._python = environment / "bin" / "python"
         (packages,) = environment.glob("lib/python*/site-packages")
         installed = next(path for path in sys.path if path.endswith("site-packages"))
@@ -58,7 +63,18 @@ class Copy:
 
     def test(self, tests: list[str]) -> tuple[int, str]:
         """Run these tests; the exit status of pytest and what it said."""
-        command = [str(self._python), "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "", *tests]
+        command = [
+            str(self._python),
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "",
+            *tests,
+        ]
         env: dict[str, Any] = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
         env.pop("PYTHONPATH", None)
         try:
@@ -80,7 +96,9 @@ class Copy:
         file = self._folder / mutant.file
         text = file.read_text("utf-8")
         if text.count(mutant.old) != 1:
-            raise SystemExit(f"{mutant.row}: {mutant.file} does not have the old text exactly once.")
+            raise SystemExit(
+                f"{mutant.row}: {mutant.file} does not have the old text exactly once."
+            )
         file.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
         try:
             return self.test(mutant.tests)
@@ -91,19 +109,27 @@ class Copy:
 def main() -> int:
     """Run what was asked for; 0 if every mutation was noticed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", metavar="ROW", help="the mutants of these rows")
     parser.add_argument(
-        "--no-baseline", action="store_true", help="do not run the tests without a mutation first"
+        "--only", nargs="+", metavar="ROW", help="the mutants of these rows"
+    )
+    parser.add_argument(
+        "--no-baseline",
+        action="store_true",
+        help="do not run the tests without a mutation first",
     )
     given = parser.parse_args()
-    mutants = [mutant for mutant in read() if not given.only or mutant.row in given.only]
+    mutants = [
+        mutant for mutant in read() if not given.only or mutant.row in given.only
+    ]
     with tempfile.TemporaryDirectory() as folder:
         copy = Copy(Path(folder))
         if not given.no_baseline:
             tests = sorted({test for mutant in mutants for test in mutant.tests})
             status, said = copy.test(tests)
             if status:
-                _say(f"Without a mutation the tests must pass, and they do not:\n{said}")
+                _say(
+                    f"Without a mutation the tests must pass, and they do not:\n{said}"
+                )
                 return 1
         survived = [mutant for mutant in mutants if not _is_caught(copy, mutant)]
     _say(f"{len(mutants) - len(survived)} of {len(mutants)} mutants were caught.")

@@ -30,13 +30,17 @@ def table() -> str:
     page = BENCHMARKS.read_text("utf-8")
     found = dict(re.findall(r"^\| `([a-z0-9-]+)` \| ([^|]+) \|", page, re.MULTILINE))
     facts = dict(re.findall(r"^\| (date|processor) \| ([^|]+) \|", page, re.MULTILINE))
-    rows = "".join(f"| {what} | {found[key].strip()} |\n" for key, what in SHOWN.items())
+    rows = "".join(
+        f"| {what} | {found[key].strip()} |\n" for key, what in SHOWN.items()
+    )
     return f"| {facts['date'].strip()}, {facts['processor'].strip()} | |\n|---|---|\n{rows}"
 
 
 def page() -> str:
     """README.md with the numbers of the last run."""
-    return _BLOCK.sub(lambda found: f"{found[1]}{table()}{found[2]}", README.read_text("utf-8"))
+    return _BLOCK.sub(
+        lambda found: f"{found[1]}{table()}{found[2]}", README.read_text("utf-8")
+    )
 
 
 if __name__ == "__main__":

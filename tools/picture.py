@@ -31,7 +31,9 @@ def picture() -> str:
 
 def _cell(index: int, word: str) -> str:
     x = LEFT + index * (CELL + 8)
-    fill, dash = ("#10202b", ' stroke-dasharray="4 3"') if index in PARTIALS else ("#1d5c63", "")
+    fill, dash = (
+        ("#10202b", ' stroke-dasharray="4 3"') if index in PARTIALS else ("#1d5c63", "")
+    )
     return (
         f'<rect x="{x}" y="{TOP}" width="{CELL}" height="48" rx="7" fill="{fill}" stroke="#57b8ad"{dash}/>'
         f'<text x="{x + CELL / 2}" y="{TOP + 29}" fill="#e8eef2" text-anchor="middle">{word}</text>'

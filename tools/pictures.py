@@ -24,7 +24,11 @@ TO: Final = Path(__file__).resolve().parent.parent / "docs" / "img"
 BYTES_MAX: Final = 150_000
 SIZES: Final[dict[str, dict[str, Any]]] = {
     "desktop": {"viewport": {"width": 1280, "height": 800}},
-    "phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True},
+    "phone": {
+        "viewport": {"width": 390, "height": 844},
+        "is_mobile": True,
+        "has_touch": True,
+    },
 }
 _LONG: Final = """\
 A journal is a list that only grows. Each entry holds the digest of the one before it, so nobody can change an old one \
@@ -88,8 +92,15 @@ def take_tour(chromium: Chromium, kind: str, how: dict[str, Any]) -> None:
 
 def take_talk(chromium: Chromium, kind: str, how: dict[str, Any]) -> None:
     """A conversation with code, a table and a tool."""
-    write = Call("write_file", {"path": "notes/journal.md", "content": "store, then show\n"})
-    replies = [Reply(_LONG), Reply("I will.", calls=[write]), Reply("Done."), Reply("Store, then show.")]
+    write = Call(
+        "write_file", {"path": "notes/journal.md", "content": "store, then show\n"}
+    )
+    replies = [
+        Reply(_LONG),
+        Reply("I will.", calls=[write]),
+        Reply("Done."),
+        Reply("Store, then show."),
+    ]
     with opened(chromium, how, replies) as (_, tab):
         for at, question in enumerate(_QUESTIONS):
             tab.say(question)
@@ -99,7 +110,9 @@ def take_talk(chromium: Chromium, kind: str, how: dict[str, Any]) -> None:
                 ("store, then show", "Done.", "Store, then show.")[at]
             )
             expect(tab.button("Send")).to_be_visible()
-        tab.page.locator("pre").first.evaluate("code => code.closest('[data-row]').scrollIntoView()")
+        tab.page.locator("pre").first.evaluate(
+            "code => code.closest('[data-row]').scrollIntoView()"
+        )
         expect(tab.button("Jump to the end")).to_be_visible()
         shoot(tab, f"conversation-{kind}")
 
@@ -117,7 +130,9 @@ def opened(
             set_up(place, replies)
         # As a person has it: everything where it usually is, and `tenax` on the way that a shell looks.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        served = stack.enter_context(Served(home, env={"HOME": folder, "TENAX_HOME": "", "PATH": path}))
+        served = stack.enter_context(
+            Served(home, env={"HOME": folder, "TENAX_HOME": "", "PATH": path})
+        )
         with chromium.window(**how) as window:
             window.expects("net::ERR_")
             yield served, window.enter(served)

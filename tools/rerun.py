@@ -39,7 +39,9 @@ def _passes_alone(test: str) -> bool:
 
 
 def _pytest(arguments: list[str]) -> int:
-    return subprocess.run([sys.executable, "-m", "pytest", *arguments], check=False).returncode
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments], check=False
+    ).returncode
 
 
 def _say(line: str) -> None:

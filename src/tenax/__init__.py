@@ -36,10 +36,20 @@ else:
         except ModuleNotFoundError as error:
             if error.name != f"{__name__}.{name}":
                 raise
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+            raise AttributeError(
+                f"module {__name__!r} has no attribute {name!r}"
+            ) from None
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})
 
 
-__all__ = ["AsyncJournal", "AsyncSessionDB", "Journal", "Runtime", "SessionDB", "load", "open"]
+__all__ = [
+    "AsyncJournal",
+    "AsyncSessionDB",
+    "Journal",
+    "Runtime",
+    "SessionDB",
+    "load",
+    "open",
+]

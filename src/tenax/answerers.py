@@ -72,15 +72,20 @@ class Answerers:
         self.rules = Rules(config, allows=self.owner)
         self.folder = folder_of(config, journal.user or "")
         """Where the tools of this user work, as long as this lasts: another `tools.folder` holds from the next start on."""
-        real_folder(self.folder)  # from now on it is this one, whatever is put in its place
-        self.mcp = McpServers(config.places.servers, config.places.state / "mcp", self._other_tools)
+        # from now on it is this one, whatever is put in its place
+        real_folder(self.folder)
+        self.mcp = McpServers(
+            config.places.servers, config.places.state / "mcp", self._other_tools
+        )
         """The servers whose tools are offered beside our own. They are the owner's, and nobody else's."""
         self.readers = Readers(journal, config, self._reviewer, self._made_anew)
         self._redact = Redact(lambda: secrets(self.config))
         # The folder of the owner may lie where every command sees the programs of the system.
         hidden = [*own_files(config), *([] if self.owner else [config.tools_folder])]
         traces, sandbox = config.places.data / "background", Sandbox(hidden)
-        self.background = Background(sandbox, ended, traces, journal.user or "", self._redact)
+        self.background = Background(
+            sandbox, ended, traces, journal.user or "", self._redact
+        )
         self._journal = journal
         self._offers = offers
         self._models = models
@@ -150,7 +155,9 @@ class Answerers:
         if conversation not in self._sources:
             if len(self._sources) >= _SOURCES_MAX:
                 self._sources.clear()
-            self._sources[conversation] = (await self._journal.summary(conversation)).source
+            self._sources[conversation] = (
+                await self._journal.summary(conversation)
+            ).source
         return self._sources[conversation]
 
     def _made_for(self, source: str) -> Agent:
@@ -163,11 +170,17 @@ class Answerers:
             return replace(
                 whole,
                 prompt=f"{whole.prompt}\n\n{BRIEF}",
-                gate=whole.gate.only([each for each in whole.gate.tools() if each.delegated]),
-                limits=msgspec.structs.replace(whole.limits, steps=min(STEPS_MAX, whole.limits.steps)),
+                gate=whole.gate.only(
+                    [each for each in whole.gate.tools() if each.delegated]
+                ),
+                limits=msgspec.structs.replace(
+                    whole.limits, steps=min(STEPS_MAX, whole.limits.steps)
+                ),
                 memory=None,
             )
-        return replace(whole, gate=Gate(self._tools(), self.rules, self._redact), memory=None)
+        return replace(
+            whole, gate=Gate(self._tools(), self.rules, self._redact), memory=None
+        )
 
     def _made_anew(self) -> None:
         """Whoever answers next is made anew: another model, or other tools."""
@@ -230,8 +243,12 @@ class Answerers:
     def _instructions(self) -> str:
         """What files want whoever answers to know. It is read when a stretch begins."""
         personal = self.config.places.config / "AGENTS.md"
-        read = partial(instructions, self.folder, personal, Path.home(), owner=self.owner)
-        return "\n\n".join(filter(None, [read() if self._context_files else "", self._skills.told()]))
+        read = partial(
+            instructions, self.folder, personal, Path.home(), owner=self.owner
+        )
+        return "\n\n".join(
+            filter(None, [read() if self._context_files else "", self._skills.told()])
+        )
 
     # -- what its model is good for --------------------------------------------------------------------------
 
@@ -241,7 +258,9 @@ class Answerers:
 
     def is_real(self, model: Model) -> bool:
         """Whether it is a model that the person connected: not the practice model, not a script."""
-        found = [each for each in self.config.models.values() if each.name == model.name]
+        found = [
+            each for each in self.config.models.values() if each.name == model.name
+        ]
         return any(each.api in {"openai", "anthropic"} for each in found)
 
     def can_summarise(self, model: Model) -> bool:
@@ -255,12 +274,20 @@ class Answerers:
         model = (await self.of(conversation)).models[0]
         over = self._limits.dollars_day
         spent = await self._journal.spent()
-        return model if self.is_real(model) and (over is None or spent.cost < over) else None
+        return (
+            model
+            if self.is_real(model) and (over is None or spent.cost < over)
+            else None
+        )
 
 
 def own_files(config: Config) -> list[Path]:
     """What no command may see: the settings with their keys, the store, the logs."""
     places = config.places
-    store = [config.store_url.removeprefix("sqlite:///")] if config.store_url.startswith("sqlite:///") else []
+    store = (
+        [config.store_url.removeprefix("sqlite:///")]
+        if config.store_url.startswith("sqlite:///")
+        else []
+    )
     settings = [config.file, config.file.with_name("secrets.toml")]
     return [places.config, places.data, places.state, *settings, *map(Path, store)]

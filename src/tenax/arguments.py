@@ -42,7 +42,9 @@ def checked(target: T, *, but: Collection[str] = ()) -> T:
     return target
 
 
-def check_struct(function: str, name: str, kind: type[msgspec.Struct], value: object) -> None:
+def check_struct(
+    function: str, name: str, kind: type[msgspec.Struct], value: object
+) -> None:
     """Check that an argument is a struct of this kind with fields of the right types. Raises InvalidInput."""
     if not _fits_struct(kind, value):
         raise _refusal(function, name, kind.__name__, value)
@@ -79,13 +81,26 @@ class _Checks:
                 raise self._refuse(name, value)
 
     @functools.cached_property
-    def _compiled(self) -> tuple[list[tuple[str, Check | None]], dict[str, Check | None]]:
+    def _compiled(
+        self,
+    ) -> tuple[list[tuple[str, Check | None]], dict[str, Check | None]]:
         """By place and by name. The annotations are read at the first call: then every module is there."""
-        known = _Names({**vars(collections.abc), **vars(builtins), **self._function.__globals__})
+        known = _Names(
+            {**vars(collections.abc), **vars(builtins), **self._function.__globals__}
+        )
         hints = typing.get_type_hints(self._function, localns=known)
-        kinds = {name: each.kind for name, each in inspect.signature(self._function).parameters.items()}
-        names = {name: _check_of(hints.get(name, Any)) for name, kind in kinds.items() if kind not in _MANY}
-        return [(name, check) for name, check in names.items() if kinds[name] in _PLACED], names
+        kinds = {
+            name: each.kind
+            for name, each in inspect.signature(self._function).parameters.items()
+        }
+        names = {
+            name: _check_of(hints.get(name, Any))
+            for name, kind in kinds.items()
+            if kind not in _MANY
+        }
+        return [
+            (name, check) for name, check in names.items() if kinds[name] in _PLACED
+        ], names
 
     def _refuse(self, name: str, value: object) -> InvalidInput:
         wanted = str(self._function.__annotations__.get(name, ""))
@@ -95,8 +110,14 @@ class _Checks:
 def _refusal(function: str, name: str, wanted: str, value: object) -> InvalidInput:
     """Return the error for a wrong argument, or for the wrong field of an argument."""
     name, wanted, value = _wrong_field(name, value) or (name, wanted, value)
-    found = "NaN" if isinstance(value, float) and math.isnan(value) else type(value).__name__
-    return InvalidInput(f"`{name}` of {function} has to be {wanted.replace(' | ', ' or ')}, not {found}.")
+    found = (
+        "NaN"
+        if isinstance(value, float) and math.isnan(value)
+        else type(value).__name__
+    )
+    return InvalidInput(
+        f"`{name}` of {function} has to be {wanted.replace(' | ', ' or ')}, not {found}."
+    )
 
 
 def _wrong_field(name: str, value: object) -> tuple[str, str, object] | None:
@@ -109,7 +130,11 @@ def _wrong_field(name: str, value: object) -> tuple[str, str, object] | None:
     for field, check in _fields_of(type(value)):
         found = getattr(value, field)
         if not check(found):
-            return f"{name}.{field}", str(type(value).__annotations__.get(field, "")), found
+            return (
+                f"{name}.{field}",
+                str(type(value).__annotations__.get(field, "")),
+                found,
+            )
     return None
 
 
@@ -125,9 +150,15 @@ def _check_of(hint: Any) -> Check | None:  # noqa: ANN401, PLR0911  (an annotati
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in {typing.Union, types.UnionType}:
         ways = [_check_of(each) for each in inner]
-        return None if None in ways else lambda value: any(way(value) for way in ways if way)
+        return (
+            None
+            if None in ways
+            else lambda value: any(way(value) for way in ways if way)
+        )
     if origin is Literal:
-        return lambda value: any(type(value) is type(each) and value == each for each in inner)
+        return lambda value: any(
+            type(value) is type(each) and value == each for each in inner
+        )
     if origin is Callable:
         return callable
     if origin is Annotated:
@@ -137,7 +168,11 @@ def _check_of(hint: Any) -> Check | None:  # noqa: ANN401, PLR0911  (an annotati
     if hint in _NUMBERS:
         return _NUMBERS[hint]
     # `encode` looks at events, and says more. A protocol is met or not when it is used.
-    if hint in {Any, Event} or not isinstance(hint, type) or getattr(hint, "_is_protocol", False):
+    if (
+        hint in {Any, Event}
+        or not isinstance(hint, type)
+        or getattr(hint, "_is_protocol", False)
+    ):
         return None
     if issubclass(hint, msgspec.Struct) and not issubclass(hint, Event):
         return functools.partial(_fits_struct, hint)
@@ -153,7 +188,9 @@ def _fits_struct(kind: type[msgspec.Struct], value: object) -> bool:
 @functools.cache
 def _fields_of(kind: type[msgspec.Struct]) -> list[tuple[str, Check]]:
     """Return the fields of a struct that have a type to check, with the checks."""
-    checks = [(field.name, _check_of(field.type)) for field in msgspec.structs.fields(kind)]
+    checks = [
+        (field.name, _check_of(field.type)) for field in msgspec.structs.fields(kind)
+    ]
     return [(name, check) for name, check in checks if check is not None]
 
 
@@ -172,20 +209,28 @@ def _is_whole(value: object) -> bool:
 
 _NUMBERS: dict[Any, Check] = {
     int: _is_whole,
-    float: lambda value: _is_whole(value) or (isinstance(value, float) and not math.isnan(value)),
+    float: lambda value: (
+        _is_whole(value) or (isinstance(value, float) and not math.isnan(value))
+    ),
 }
 
 
 def _fits_tuple(checks: list[Check | None], value: object) -> bool:
     if not isinstance(value, tuple) or len(value) != len(checks):
         return False
-    return all(check is None or check(item) for check, item in zip(checks, value, strict=True))
+    return all(
+        check is None or check(item) for check, item in zip(checks, value, strict=True)
+    )
 
 
-def _fits_mapping(kind: type, key: Check | None, item: Check | None, value: object) -> bool:
+def _fits_mapping(
+    kind: type, key: Check | None, item: Check | None, value: object
+) -> bool:
     if not isinstance(value, kind) or not isinstance(value, Mapping):
         return False
-    return (key is None or all(map(key, value))) and (item is None or all(map(item, value.values())))
+    return (key is None or all(map(key, value))) and (
+        item is None or all(map(item, value.values()))
+    )
 
 
 def _fits_many(kind: type, check: Check | None, value: object) -> bool:

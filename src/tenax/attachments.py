@@ -52,7 +52,9 @@ _PDF: Final = "application/pdf"
 def clean_name(name: str) -> str:
     """The last part of a path, in one line, without what could pass for something else."""
     last = re.split(r"[/\\]", name)[-1]
-    plain = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in last)
+    plain = "".join(
+        " " if unicodedata.category(each)[0] in "CZ" else each for each in last
+    )
     words = " ".join(re.sub(r'["<>\[\]`]', "_", plain).split())
     if len(words) > NAME_CHARS_MAX:
         words = f"{words[: NAME_CHARS_MAX - 20]}…{words[-19:]}"
@@ -67,11 +69,14 @@ def judge(name: str, data: bytes) -> Image | File:
             _fits(name, data, PICTURE_BYTES_MAX, "A picture")
             width, height = measure(data)
             if min(width, height) < 1:
-                raise InvalidInput(f"{name} is a broken picture.", hint="Save it again.")
+                raise InvalidInput(
+                    f"{name} is a broken picture.", hint="Save it again."
+                )
             if max(width, height) > PIXELS_MAX:
                 size = f"{width:,} x {height:,} pixels"
                 raise InvalidInput(
-                    f"{name} has {size}; the most is {PIXELS_MAX:,} a side.", hint="Make it smaller."
+                    f"{name} has {size}; the most is {PIXELS_MAX:,} a side.",
+                    hint="Make it smaller.",
                 )
             return Image(blob, kind, name, width, height)
     if data.startswith(b"%PDF-"):
@@ -92,7 +97,9 @@ def judge(name: str, data: bytes) -> Image | File:
 
 def _fits(name: str, data: bytes, most: int, what: str) -> None:
     if len(data) > most:
-        raise TooLarge(f"{name} has {len(data):,} bytes. {what} may have {most >> 20} MB.")
+        raise TooLarge(
+            f"{name} has {len(data):,} bytes. {what} may have {most >> 20} MB."
+        )
 
 
 _big: Final = partial(int.from_bytes, byteorder="big")
@@ -115,13 +122,25 @@ def _webp(data: bytes) -> tuple[int, int]:
         case b"VP8X":
             return 1 + _little(data[24:27]), 1 + _little(data[27:30])
         case b"VP8L":
-            return 1 + (_little(data[21:25]) & 0x3FFF), 1 + (_little(data[21:25]) >> 14 & 0x3FFF)
+            return 1 + (_little(data[21:25]) & 0x3FFF), 1 + (
+                _little(data[21:25]) >> 14 & 0x3FFF
+            )
     return _little(data[26:28]) & 0x3FFF, _little(data[28:30]) & 0x3FFF
 
 
-_PICTURES: Final[tuple[tuple[re.Pattern[bytes], str, Callable[[bytes], tuple[int, int]]], ...]] = (
-    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png", lambda data: (_big(data[16:20]), _big(data[20:24]))),
-    (re.compile(rb"GIF8[79]a"), "image/gif", lambda data: (_little(data[6:8]), _little(data[8:10]))),
+_PICTURES: Final[
+    tuple[tuple[re.Pattern[bytes], str, Callable[[bytes], tuple[int, int]]], ...]
+] = (
+    (
+        re.compile(rb"\x89PNG\r\n\x1a\n"),
+        "image/png",
+        lambda data: (_big(data[16:20]), _big(data[20:24])),
+    ),
+    (
+        re.compile(rb"GIF8[79]a"),
+        "image/gif",
+        lambda data: (_little(data[6:8]), _little(data[8:10])),
+    ),
     (re.compile(rb"\xff\xd8\xff"), "image/jpeg", _jpeg),
     (re.compile(rb"RIFF.{4}WEBPVP8[ LX]", re.DOTALL), "image/webp", _webp),
 )
@@ -148,7 +167,10 @@ class Attachments:
         """What was put earlier, for a message. Only this user's blobs are found."""
         data = await self._journal.get_blob(blob)
         if data is None:
-            raise InvalidInput(f"{clean_name(name)} is not kept here any more.", hint="Attach it again.")
+            raise InvalidInput(
+                f"{clean_name(name)} is not kept here any more.",
+                hint="Attach it again.",
+            )
         return await self.put(name, data)
 
     async def _text(self, part: File, data: bytes) -> Extracted:
@@ -159,7 +181,9 @@ class Attachments:
                 words = (await _taken_out(part.name, data)).encode()
         if len(self._texts) >= _KNOWN_MAX:
             self._texts.clear()
-        self._texts[part.blob] = Extracted(await self._journal.put_blob(words), len(words))
+        self._texts[part.blob] = Extracted(
+            await self._journal.put_blob(words), len(words)
+        )
         return self._texts[part.blob]
 
 
@@ -173,8 +197,13 @@ def read_file(path: Path, folder: Path) -> bytes:
         with _opened(path, folder) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise InvalidInput(f"{path} is no file.")
-            return file.read(BYTES_MAX + 1)  # whatever is longer is refused for being too long
-    except (RuntimeError, FileNotFoundError, IsADirectoryError):  # also ~somebody, who has no home here
+            # whatever is longer is refused for being too long
+            return file.read(BYTES_MAX + 1)
+    except (
+        RuntimeError,
+        FileNotFoundError,
+        IsADirectoryError,
+    ):  # also ~somebody, who has no home here
         raise InvalidInput(f"{path} is no file.") from None
     except ToolFailed as error:
         raise InvalidInput(f"{path} is not attached: {error}") from error
@@ -196,25 +225,42 @@ def _opened(path: Path, folder: Path) -> IO[bytes]:
 async def _taken_out(name: str, data: bytes) -> str:
     """The text of a PDF, read by another process, which is ended however it goes."""
     pipe, none = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    command = (sys.executable, "-P", "-m", "tenax.attachments")  # -P: nothing is imported from where we are
-    how: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "stderr": none, "env": {}, "cwd": "/"}
+    # -P: nothing is imported from where we are
+    command = (sys.executable, "-P", "-m", "tenax.attachments")
+    how: dict[str, Any] = {
+        "stdin": pipe,
+        "stdout": pipe,
+        "stderr": none,
+        "env": {},
+        "cwd": "/",
+    }
     process = await asyncio.create_subprocess_exec(*command, **how)
     try:
         async with asyncio.timeout(PDF_SECONDS_MAX):
             out, _ = await process.communicate(data)
         text = msgspec.json.decode(out, type=str | None)
     except TimeoutError:
-        raise InvalidInput(f"{name} took too long to read.", hint="Attach a part of it.") from None
+        raise InvalidInput(
+            f"{name} took too long to read.", hint="Attach a part of it."
+        ) from None
     except msgspec.MsgspecError as error:
-        raise InvalidInput(f"{name} is a PDF that cannot be read.", hint="Save it again.") from error
+        raise InvalidInput(
+            f"{name} is a PDF that cannot be read.", hint="Save it again."
+        ) from error
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if text is None:
-        raise InvalidInput(f"{name} is locked with a password.", hint="Save it without one, and attach that.")
+        raise InvalidInput(
+            f"{name} is locked with a password.",
+            hint="Save it without one, and attach that.",
+        )
     if not text.strip():
-        raise InvalidInput(f"{name} holds no text.", hint="If it was scanned, attach its pages as pictures.")
+        raise InvalidInput(
+            f"{name} holds no text.",
+            hint="If it was scanned, attach its pages as pictures.",
+        )
     return text
 
 
@@ -240,4 +286,6 @@ def _take_out(data: bytes) -> str | None:
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(msgspec.json.encode(_take_out(sys.stdin.buffer.read(BYTES_MAX))))
+    sys.stdout.buffer.write(
+        msgspec.json.encode(_take_out(sys.stdin.buffer.read(BYTES_MAX)))
+    )

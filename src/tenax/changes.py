@@ -22,7 +22,14 @@ from typing import Final, Literal
 
 import msgspec
 
-from tenax.errors import Gone, InvalidInput, NoSuchConversation, Refused, TenaxError, ToolFailed
+from tenax.errors import (
+    Gone,
+    InvalidInput,
+    NoSuchConversation,
+    Refused,
+    TenaxError,
+    ToolFailed,
+)
 from tenax.events import FileChange, FilesChanged, FileState, RunStarted
 from tenax.journal import LOCAL_USER
 from tenax.journal.aio import AsyncJournal
@@ -30,9 +37,25 @@ from tenax.journal.base import Recorded
 from tenax.tools.base import aside
 from tenax.tools.diffs import diff
 from tenax.tools.files import replace
-from tenax.tools.paths import explained, file_at, is_git, parent_of, parts_of, real_folder
+from tenax.tools.paths import (
+    explained,
+    file_at,
+    is_git,
+    parent_of,
+    parts_of,
+    real_folder,
+)
 from tenax.tools.seek import read
-from tenax.tools.snapshot import BYTES_MAX, KEPT_BYTES_MAX, About, Entry, Manifest, Snapshots, Taken, same
+from tenax.tools.snapshot import (
+    BYTES_MAX,
+    KEPT_BYTES_MAX,
+    About,
+    Entry,
+    Manifest,
+    Snapshots,
+    Taken,
+    same,
+)
 
 __all__ = ["FILES_MAX", "Changed", "Changes", "PutBack", "TurnChanges", "Watch"]
 
@@ -46,7 +69,9 @@ _TURNS_MAX: Final = 20
 _LOOK_SECONDS: Final = 5.0
 _REST_SECONDS: Final = 60.0
 _TELL_SECONDS: Final = 3.0
-_NOT_LOOKED: Final = "The folder could not be looked at in time, so what was changed in it is not known."
+_NOT_LOOKED: Final = (
+    "The folder could not be looked at in time, so what was changed in it is not known."
+)
 _ELSEWHERE: Final = "This turn worked in another folder, so its changes are not shown."
 _SEQ_DIGITS: Final = 12
 What = Literal["added", "changed", "removed"]
@@ -92,10 +117,16 @@ class _Turn:
     def net(self, *more: FilesChanged) -> _Net:
         """Each file before the first change and after the last one, if that makes a difference."""
         found: _Net = {}
-        for each in (change for event in (*self.events, *more) for change in event.files):
+        for each in (
+            change for event in (*self.events, *more) for change in event.files
+        ):
             first = found.get(each.path, each)
             found[each.path] = FileChange(each.path, first.before, each.after)
-        return {path: each for path, each in sorted(found.items()) if not same(each.before, each.after)}
+        return {
+            path: each
+            for path, each in sorted(found.items())
+            if not same(each.before, each.after)
+        }
 
 
 class Watch:
@@ -110,7 +141,11 @@ class Watch:
             async with asyncio.timeout(_TELL_SECONDS):
                 found = await self._changes.event(self._about, self.taken)
         except (TenaxError, TimeoutError, OSError) as error:
-            log.warning("What a call changed is told later: %s", error, extra={"action": "changes_wait"})
+            log.warning(
+                "What a call changed is told later: %s",
+                error,
+                extra={"action": "changes_wait"},
+            )
             self.taken = None
             return []
         return [found] if found is not None else []
@@ -124,12 +159,20 @@ class Watch:
 class Changes:
     """The changes in one folder, in one user's conversations. `place` lies in the data folder."""
 
-    def __init__(self, journal: AsyncJournal, folder: Path, place: Path, hidden: Iterable[Path] = ()) -> None:
+    def __init__(
+        self,
+        journal: AsyncJournal,
+        folder: Path,
+        place: Path,
+        hidden: Iterable[Path] = (),
+    ) -> None:
         self._journal = journal
         self._user = journal.user or ""
         self._folder = folder
         home = place.parent
-        self._tail = f"/{folder.relative_to(home)}" if folder.is_relative_to(home) else ""
+        self._tail = (
+            f"/{folder.relative_to(home)}" if folder.is_relative_to(home) else ""
+        )
         """How the path of this folder ends wherever the data folder lies; "" where it is not part of it."""
         self._snapshots = Snapshots(folder, place, hidden)
         self._rests_until = 0.0
@@ -163,7 +206,9 @@ class Changes:
         try:
             await self.soon(self.settle(about.conversation))
             async with asyncio.timeout(_LOOK_SECONDS):
-                return await aside(partial(self._snapshots.take, about), Taken.drop, user=self._user)
+                return await aside(
+                    partial(self._snapshots.take, about), Taken.drop, user=self._user
+                )
         except (ToolFailed, TimeoutError, OSError) as error:
             log.warning("%s %s", _NOT_LOOKED, error, extra={"action": "changes_missed"})
             return None
@@ -176,11 +221,19 @@ class Changes:
         missed, now = _NOT_LOOKED, None
         moved: list[tuple[str, Entry | None, Entry | None]] = []
         if taken is not None:
-            now, moved = await aside(partial(self._snapshots.moved, taken), user=self._user)
+            now, moved = await aside(
+                partial(self._snapshots.moved, taken), user=self._user
+            )
             missed = taken.before.missed or now.missed
-            moved = [each for each in moved if not about.undoes or each[0] in about.also]
+            moved = [
+                each for each in moved if not about.undoes or each[0] in about.also
+            ]
         ends = itertools.accumulate(len(path.encode()) for path, _, _ in moved)
-        kept = [each for each, end in zip(moved, ends, strict=True) if end <= _PATHS_BYTES_MAX][:FILES_MAX]
+        kept = [
+            each
+            for each, end in zip(moved, ends, strict=True)
+            if end <= _PATHS_BYTES_MAX
+        ][:FILES_MAX]
         if len(kept) < len(moved):
             missed = f"{len(moved) - len(kept):,} more files were changed than are kept. {missed}".rstrip()
         if not moved and not missed:
@@ -209,13 +262,18 @@ class Changes:
             nonlocal left
             if entry is None:
                 return None
-            data = self._snapshots.content(manifest, entry) if entry.size <= left else None
+            data = (
+                self._snapshots.content(manifest, entry) if entry.size <= left else None
+            )
             blob = None
             if data is not None:
                 left, blob = left - len(data), self._journal.journal.put_blob(data)
             return FileState(entry.mode & 0o7777, entry.size, entry.hash, blob)
 
-        return [FileChange(path, state(before, was), state(now, to)) for path, was, to in moved]
+        return [
+            FileChange(path, state(before, was), state(now, to))
+            for path, was, to in moved
+        ]
 
     async def settle(self, conversation: str | None = None) -> None:
         """Tell what calls changed whose process is gone: in this conversation, or in all."""
@@ -224,26 +282,39 @@ class Changes:
         try:
             for taken in left:
                 with contextlib.suppress(Gone, NoSuchConversation):
-                    found = None if await self._is_told(taken.about) else await self.event(taken.about, taken)
+                    found = (
+                        None
+                        if await self._is_told(taken.about)
+                        else await self.event(taken.about, taken)
+                    )
                     if found is not None:
-                        await self._journal.append(taken.about.conversation, [found], run=taken.about.run)
+                        await self._journal.append(
+                            taken.about.conversation, [found], run=taken.about.run
+                        )
                 taken.file.unlink(missing_ok=True)
         finally:
             _let_go(left)
 
-    async def soon(self, work: Awaitable[None], *, seconds: float = _LOOK_SECONDS) -> None:
+    async def soon(
+        self, work: Awaitable[None], *, seconds: float = _LOOK_SECONDS
+    ) -> None:
         """Wait for this, but not for long: what cannot be done now is done by whoever comes next."""
         try:
             async with asyncio.timeout(seconds):
                 await work
         except (TenaxError, TimeoutError, OSError) as error:
-            log.warning("What calls changed is told later: %s", error, extra={"action": "changes_wait"})
+            log.warning(
+                "What calls changed is told later: %s",
+                error,
+                extra={"action": "changes_wait"},
+            )
 
     async def _is_told(self, about: About) -> bool:
         told = await self._events(about.conversation, about.message)
         return any(
             isinstance(each.event, FilesChanged)
-            and (each.run, each.event.message, each.event.call) == (about.run, about.message, about.call)
+            and (each.run, each.event.message, each.event.call)
+            == (about.run, about.message, about.call)
             for each in told
         )
 
@@ -253,24 +324,35 @@ class Changes:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    async def turns(self, conversation: str, turn: str | None = None) -> list[TurnChanges]:
+    async def turns(
+        self, conversation: str, turn: str | None = None
+    ) -> list[TurnChanges]:
         """What the last turns changed, the newest last; or what this one did."""
         await self.soon(self.settle(conversation))
         if turn is not None:
-            return [await self._shown(conversation, await self._named(conversation, turn))]
+            return [
+                await self._shown(conversation, await self._named(conversation, turn))
+            ]
         found = list(_folded(await self._events(conversation, 0)).values())
         return [await self._shown(conversation, each) for each in found[-_TURNS_MAX:]]
 
     async def _shown(self, conversation: str, turn: _Turn) -> TurnChanges:
         own = self._user == LOCAL_USER
-        if not own:  # earlier versions gave all users the owner's folder: the files in it are the owner's
+        # earlier versions gave all users the owner's folder: the files in it are the owner's
+        if not own:
             with contextlib.suppress(InvalidInput):
                 own = all(map(self._has_tail, await self._folders(conversation, turn)))
         if not own:
-            return TurnChanges(turn.name, turn.at, [], _ELSEWHERE, turn.events[0].undoes, turn.undone)
+            return TurnChanges(
+                turn.name, turn.at, [], _ELSEWHERE, turn.events[0].undoes, turn.undone
+            )
         files = [await self._diffed(each) for each in turn.net().values()]
-        missed = " ".join(dict.fromkeys(each.missed for each in turn.events if each.missed))
-        return TurnChanges(turn.name, turn.at, files, missed, turn.events[0].undoes, turn.undone)
+        missed = " ".join(
+            dict.fromkeys(each.missed for each in turn.events if each.missed)
+        )
+        return TurnChanges(
+            turn.name, turn.at, files, missed, turn.events[0].undoes, turn.undone
+        )
 
     async def _diffed(self, change: FileChange) -> Changed:
         was, now = change.before, change.after
@@ -280,7 +362,9 @@ class Changes:
             notes.append(f"Its mode was {was.mode:o} and is {now.mode:o}.")
         old, new = [await self._text(each) for each in (was, now)]
         if old is None or new is None:
-            notes.append(f"There is no diff: it is no text, larger than {BYTES_MAX:,} bytes, or was erased.")
+            notes.append(
+                f"There is no diff: it is no text, larger than {BYTES_MAX:,} bytes, or was erased."
+            )
             return Changed(change.path, what, note=" ".join(notes))
         made = await self._journal.apart(partial(diff, change.path, old, new))
         return Changed(change.path, what, made, " ".join(notes))
@@ -298,9 +382,15 @@ class Changes:
     async def _named(self, conversation: str, name: str) -> _Turn:
         """The turn of this run, or what was put back at this seq."""
         is_seq = name.isascii() and name.isdecimal() and len(name) <= _SEQ_DIGITS
-        turn = await (self._turn(conversation, None, name) if is_seq else self._turn(conversation, name))
+        turn = await (
+            self._turn(conversation, None, name)
+            if is_seq
+            else self._turn(conversation, name)
+        )
         if not turn.events:
-            raise InvalidInput("That turn changed no files, or what it changed was erased.")
+            raise InvalidInput(
+                "That turn changed no files, or what it changed was erased."
+            )
         return turn
 
     async def _turn(self, conversation: str, run: str | None, name: str = "") -> _Turn:
@@ -312,14 +402,24 @@ class Changes:
             state = await self._journal.run(conversation, run)
             name, first = run, (state.started or 0) if state is not None else 0
             started = await self._journal.fact(conversation, first) if first else None
-            run = started.event.resumes if started and isinstance(started.event, RunStarted) else None
-        turns = _folded(await self._events(conversation, max(0, first - 1))) if name else {}
+            run = (
+                started.event.resumes
+                if started and isinstance(started.event, RunStarted)
+                else None
+            )
+        turns = (
+            _folded(await self._events(conversation, max(0, first - 1))) if name else {}
+        )
         return turns.get(name, _Turn(name, 0))
 
     async def _events(self, conversation: str, after: int) -> list[Recorded]:
         found: list[Recorded] = []
         while page := await self._journal.read(conversation, after=after):
-            found += [each for each in page if isinstance(each.event, FilesChanged | RunStarted)]
+            found += [
+                each
+                for each in page
+                if isinstance(each.event, FilesChanged | RunStarted)
+            ]
             after = page[-1].seq
         return found
 
@@ -333,7 +433,9 @@ class Changes:
             raise Refused("This turn is not over yet.", hint="Stop it first.")
         folders = await self._folders(conversation, turn)
         try:
-            here = await aside(lambda _deserted: all(map(self._is_here, folders)), user=self._user)
+            here = await aside(
+                lambda _deserted: all(map(self._is_here, folders)), user=self._user
+            )
         except ToolFailed as error:
             raise Refused(str(error), hint="Try again later.") from error
         if not here:
@@ -344,7 +446,9 @@ class Changes:
         net = turn.net()
         done, left = [], {}
         key = self._journal.ids.run()
-        async with self.around(conversation, None, 0, key, list(net), turn.name) as watch:
+        async with self.around(
+            conversation, None, 0, key, list(net), turn.name
+        ) as watch:
             if watch.taken is None:
                 raise Refused(_NOT_LOOKED, hint="Try again later.")
             for path, each in net.items():
@@ -352,7 +456,9 @@ class Changes:
                 if each.before is not None and each.before.blob is not None:
                     data = await self._journal.get_blob(each.before.blob)
                 try:
-                    await aside(partial(_restore, self._folder, each, data), user=self._user)
+                    await aside(
+                        partial(_restore, self._folder, each, data), user=self._user
+                    )
                     done.append(path)
                 except ToolFailed as error:
                     left[path] = str(error)
@@ -394,7 +500,9 @@ def _folded(events: Iterable[Recorded]) -> dict[str, _Turn]:
         match each.event:
             case RunStarted(resumes=resumes, folder=folder) if each.run is not None:
                 folders[each.run] = folder
-                of[each.run] = of.get(resumes, each.run) if resumes is not None else each.run
+                of[each.run] = (
+                    of.get(resumes, each.run) if resumes is not None else each.run
+                )
             case FilesChanged(undoes=undoes) as event:
                 name = str(each.seq) if undoes else of.get(each.run, each.run or "")
                 turn = turns.setdefault(name, _Turn(name, each.at))
@@ -415,7 +523,9 @@ def _undo(turns: dict[str, _Turn], name: str, *, undone: bool) -> None:
             turn.undone, undone, name = undone, not undone, turn.events[0].undoes
 
 
-def _restore(folder: Path, change: FileChange, data: bytes | None, deserted: threading.Event) -> None:
+def _restore(
+    folder: Path, change: FileChange, data: bytes | None, deserted: threading.Event
+) -> None:
     was, left = change.before, change.after
     parts = parts_of(change.path)
     if not parts or any(map(is_git, parts)):
@@ -431,7 +541,9 @@ def _restore(folder: Path, change: FileChange, data: bytes | None, deserted: thr
             os.fsync(parent)
         else:
             assert was is not None
-            replace(parts[-1], parent, change.path, data, deserted, found, was.mode & 0o777)
+            replace(
+                parts[-1], parent, change.path, data, deserted, found, was.mode & 0o777
+            )
 
 
 def _now(found: os.stat_result | None, name: str, parent: int) -> FileState | None:
@@ -445,4 +557,6 @@ def _now(found: os.stat_result | None, name: str, parent: int) -> FileState | No
 
 def _kept(event: FilesChanged) -> int:
     states = (state for each in event.files for state in (each.before, each.after))
-    return sum(state.size for state in states if state is not None and state.blob is not None)
+    return sum(
+        state.size for state in states if state is not None and state.blob is not None
+    )

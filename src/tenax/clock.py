@@ -93,7 +93,9 @@ class Ids:
             return self._chance.pop()
         except IndexError:
             more = os.urandom(_CHANCE_BYTES)
-            self._chance += [more[start : start + 16] for start in range(16, _CHANCE_BYTES, 16)]
+            self._chance += [
+                more[start : start + 16] for start in range(16, _CHANCE_BYTES, 16)
+            ]
             return more[:16]
 
     def _uuid7(self) -> uuid.UUID:
@@ -102,12 +104,20 @@ class Ids:
 
 def _tail(chance: bytes) -> bytes:
     """What follows the time in a version 7 UUID."""
-    return bytes((0x70 | chance[0] & 0x0F, chance[1], 0x80 | chance[2] & 0x3F)) + chance[3:10]
+    return (
+        bytes((0x70 | chance[0] & 0x0F, chance[1], 0x80 | chance[2] & 0x3F))
+        + chance[3:10]
+    )
 
 
 def is_append_id(value: object) -> bool:
     """Whether these are bytes that `Ids.append` could have made: the store reads the time from them."""
-    return isinstance(value, bytes) and len(value) == 16 and value[6] >> 4 == 7 and value[8] >> 6 == 2  # noqa: PLR2004
+    return (
+        isinstance(value, bytes)
+        and len(value) == 16  # noqa: PLR2004
+        and value[6] >> 4 == 7  # noqa: PLR2004
+        and value[8] >> 6 == 2  # noqa: PLR2004
+    )
 
 
 def machine_zone() -> str:

@@ -95,14 +95,19 @@ class Secret:
         if not self._value:
             raise ConfigError(f"A key is to be in {self._where}, and there is none.")
         if not re.fullmatch(r"[!-~]+", self._value):
-            raise ConfigError(f"What is in {self._where} holds a space or a character that no key has.")
+            raise ConfigError(
+                f"What is in {self._where} holds a space or a character that no key has."
+            )
         return self._value
 
     def __repr__(self) -> str:
         return "***"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and (self._value, self._where) == (other._value, other._where)
+        return isinstance(other, Secret) and (self._value, self._where) == (
+            other._value,
+            other._where,
+        )
 
     def __hash__(self) -> int:
         return hash((self._value, self._where))
@@ -130,7 +135,9 @@ class ModelSettings:
         """What so many tokens cost at these prices, in US dollars; None where no price was set."""
         if self.price_input is None and self.price_output is None:
             return None
-        return (tokens_in * (self.price_input or 0) + tokens_out * (self.price_output or 0)) / 1e6
+        return (
+            tokens_in * (self.price_input or 0) + tokens_out * (self.price_output or 0)
+        ) / 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,19 +204,23 @@ class Config:
     resume: Resume = "auto"
     serve_host: str = HOST
     serve_port: int = PORT
-    serve_proxies: tuple[str, ...] = ()  # addresses whose connections are not limited as strangers' are
+    # addresses whose connections are not limited as strangers' are
+    serve_proxies: tuple[str, ...] = ()
     sign_in_days: int = SIGN_IN_DAYS
     budget_day: float | None = None  # US dollars
     budget_conversation: float | None = None
     searxng: str | None = None  # one of these three looks things up in the web
     brave: Secret | None = None
     tavily: Secret | None = None
-    memory_review: bool = True  # a connected model looks over what was said, for what is worth remembering
+    # a connected model looks over what was said, for what is worth remembering
+    memory_review: bool = True
     memory_providers: tuple[str, ...] = ()  # the plugins that are loaded
     mcp: Mapping[str, McpSettings] = field(default_factory=dict)
-    rules: tuple[Rule, ...] = ()  # as they were when this was read: `settings.Rules` has them as they are
+    # as they were when this was read: `settings.Rules` has them as they are
+    rules: tuple[Rule, ...] = ()
     log: str = "warning"
-    locked: Mapping[str, str] = field(default_factory=dict)  # setting -> the variable that set it
+    # setting -> the variable that set it
+    locked: Mapping[str, str] = field(default_factory=dict)
 
 
 def load(env: Mapping[str, str], *, profile: str | None = None) -> Config:
@@ -225,15 +236,28 @@ def load(env: Mapping[str, str], *, profile: str | None = None) -> Config:
         store_url = _store_url(url, "TENAX_STORE", places, env, base=Path.cwd())
     else:
         url = settings.get("store", {}).get("url", "sqlite")
-        store_url = _store_url(url, f"store.url in {file}", places, env, base=places.data)
+        store_url = _store_url(
+            url, f"store.url in {file}", places, env, base=places.data
+        )
 
-    tools_folder = _tools_folder(settings.get("tools", {}).get("folder"), places, env, profile)
-    servers_env = {**env, "PATH": programs_path(env["PATH"], tools_folder)} if "PATH" in env else env
-    models = {label: _model(label, values, file, env) for label, values in settings.get("models", {}).items()}
+    tools_folder = _tools_folder(
+        settings.get("tools", {}).get("folder"), places, env, profile
+    )
+    servers_env = (
+        {**env, "PATH": programs_path(env["PATH"], tools_folder)}
+        if "PATH" in env
+        else env
+    )
+    models = {
+        label: _model(label, values, file, env)
+        for label, values in settings.get("models", {}).items()
+    }
     model, fallback = _chosen(settings, models, file, env, locked)
     resume = settings.get("resume", "auto")
     if resume not in get_args(Resume):
-        raise ConfigError(f'resume in {file} is {resume!r}; it must be "auto" or "ask".')
+        raise ConfigError(
+            f'resume in {file} is {resume!r}; it must be "auto" or "ask".'
+        )
 
     serve_host, serve_port = _serve(settings.get("serve", {}), file, env, locked)
     sign_in_days = settings.get("serve", {}).get("sign_in_days", SIGN_IN_DAYS)
@@ -244,7 +268,9 @@ def load(env: Mapping[str, str], *, profile: str | None = None) -> Config:
     memory_review, memory_providers = _memory(settings.get("memory", {}), env, locked)
     log = env.get("TENAX_LOG", "").lower() or "warning"
     if log not in LOG_LEVELS:
-        raise ConfigError(f"TENAX_LOG is {log!r}; it must be one of {', '.join(LOG_LEVELS)}.")
+        raise ConfigError(
+            f"TENAX_LOG is {log!r}; it must be one of {', '.join(LOG_LEVELS)}."
+        )
     return Config(
         places=places,
         file=file,
@@ -285,7 +311,9 @@ def secrets(part: object) -> Iterator[str]:
     if isinstance(part, Secret) and part._value:  # noqa: SLF001  (missing ones are no matter here)
         yield part._value  # noqa: SLF001
     elif isinstance(part, str):
-        for pair in re.findall(r"://[^:@/]*:(.*)@|[?&](?:ssl)?password=([^&]*)", part, re.IGNORECASE):
+        for pair in re.findall(
+            r"://[^:@/]*:(.*)@|[?&](?:ssl)?password=([^&]*)", part, re.IGNORECASE
+        ):
             yield from {"".join(pair), unquote("".join(pair))}
     elif isinstance(part, Mapping):
         inside = part.values()
@@ -336,20 +364,27 @@ def _xdg(env: Mapping[str, str], name: str, default: str) -> Path:
 def _home(env: Mapping[str, str]) -> Path:
     home = Path(env.get("HOME", ""))
     if not home.is_absolute():
-        raise ConfigError("HOME is not set, so Tenax has no place for its files.", hint="Set TENAX_HOME=DIR.")
+        raise ConfigError(
+            "HOME is not set, so Tenax has no place for its files.",
+            hint="Set TENAX_HOME=DIR.",
+        )
     return home
 
 
 def _path(text: str, env: Mapping[str, str], base: Path) -> Path:
     """A path that a person wrote: `~` is their home, and a relative one begins at `base`."""
-    if "\0" in text or any(len(os.fsencode(each)) > NAME_BYTES_MAX for each in text.split("/")):
+    if "\0" in text or any(
+        len(os.fsencode(each)) > NAME_BYTES_MAX for each in text.split("/")
+    ):
         raise ConfigError(f"{text[:100]!r} cannot be the path of a file or folder.")
     if text == "~" or text.startswith("~/"):
         return _home(env) / text[2:]
     return base / text
 
 
-def _store_url(url: str, where: str, places: Places, env: Mapping[str, str], *, base: Path) -> str:
+def _store_url(
+    url: str, where: str, places: Places, env: Mapping[str, str], *, base: Path
+) -> str:
     """A full URL. The path of `sqlite:///` stands as it is, not percent-encoded."""
     scheme, colon, rest = url.partition("://")
     if url == "sqlite":
@@ -364,7 +399,9 @@ def _store_url(url: str, where: str, places: Places, env: Mapping[str, str], *, 
     )
 
 
-def _tools_folder(given: str | None, places: Places, env: Mapping[str, str], profile: str | None) -> Path:
+def _tools_folder(
+    given: str | None, places: Places, env: Mapping[str, str], profile: str | None
+) -> Path:
     """Where tools act. By itself ~/tenax; a TENAX_HOME and a profile have one of their own."""
     home = Path(env.get("HOME", ""))
     if given:
@@ -375,14 +412,24 @@ def _tools_folder(given: str | None, places: Places, env: Mapping[str, str], pro
         folder = home / "tenax"
         if _holds_program(folder):  # a clone of Tenax: no command may write what runs
             folder = places.data / "work"
-    named = f"tools.folder is {folder}" if given else f"tools.folder is not set, so it is {folder}"
-    real = [Path(os.path.realpath(each)) for each in (places.config, places.data, places.state)]
+    named = (
+        f"tools.folder is {folder}"
+        if given
+        else f"tools.folder is not set, so it is {folder}"
+    )
+    real = [
+        Path(os.path.realpath(each))
+        for each in (places.config, places.data, places.state)
+    ]
     if any(each.is_relative_to(os.path.realpath(folder)) for each in real):
         raise ConfigError(
             f"{named}, which holds Tenax's own files: its settings, keys and store.",
             hint="Choose a folder that does not, such as one inside it.",
         )
-    private = [os.path.realpath(each) for each in (places.users, places.servers, places.snapshots)]
+    private = [
+        os.path.realpath(each)
+        for each in (places.users, places.servers, places.snapshots)
+    ]
     if any(Path(os.path.realpath(folder)).is_relative_to(each) for each in private):
         raise ConfigError(
             f"{named}, where Tenax keeps the files of other users, MCP servers and its snapshots.",
@@ -394,7 +441,10 @@ def _tools_folder(given: str | None, places: Places, env: Mapping[str, str], pro
 def _holds_program(folder: Path) -> bool:
     """Return whether this very Tenax, or its Python environment, lies in the folder."""
     real = os.path.realpath(folder)
-    return any(Path(os.path.realpath(each)).is_relative_to(real) for each in (__file__, sys.prefix))
+    return any(
+        Path(os.path.realpath(each)).is_relative_to(real)
+        for each in (__file__, sys.prefix)
+    )
 
 
 def programs_path(path: str, folder: Path) -> str:
@@ -403,7 +453,9 @@ def programs_path(path: str, folder: Path) -> str:
     def is_safe(entry: str) -> bool:
         ways = (os.path.normpath(entry), os.path.realpath(entry))
         return Path(entry).is_absolute() and not any(
-            Path(way).is_relative_to(real) for way in ways for real in (folder, os.path.realpath(folder))
+            Path(way).is_relative_to(real)
+            for way in ways
+            for real in (folder, os.path.realpath(folder))
         )
 
     return os.pathsep.join(filter(is_safe, path.split(os.pathsep))) or os.defpath
@@ -415,7 +467,10 @@ def is_host(text: str) -> bool:
 
 
 def _serve(
-    settings: Mapping[str, Any], file: Path, env: Mapping[str, str], locked: dict[str, str]
+    settings: Mapping[str, Any],
+    file: Path,
+    env: Mapping[str, str],
+    locked: dict[str, str],
 ) -> tuple[str, int]:
     """Where the page is served."""
     host, where = settings.get("host", HOST), f"serve.host in {file}"
@@ -424,14 +479,17 @@ def _serve(
         locked["serve.host"] = where
     if not is_host(host):
         raise ConfigError(
-            f"{where} is {host!r}, which is no host.", hint='It is a name or an address, like "127.0.0.1".'
+            f"{where} is {host!r}, which is no host.",
+            hint='It is a name or an address, like "127.0.0.1".',
         )
     port, where = str(settings.get("port", PORT)), f"serve.port in {file}"
     if numbered := env.get("TENAX_PORT"):
         port, where = numbered, "TENAX_PORT"
         locked["serve.port"] = where
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= PORT_MAX:
-        raise ConfigError(f"{where} is {port!r}; it must be a whole number from 1 to {PORT_MAX}.")
+        raise ConfigError(
+            f"{where} is {port!r}; it must be a whole number from 1 to {PORT_MAX}."
+        )
     return host, int(port)
 
 
@@ -448,10 +506,14 @@ def _proxies(given: list[str], file: Path) -> tuple[str, ...]:
     return tuple(given)
 
 
-def _search(settings: Mapping[str, Any], file: Path, env: Mapping[str, str]) -> dict[str, Any]:
+def _search(
+    settings: Mapping[str, Any], file: Path, env: Mapping[str, str]
+) -> dict[str, Any]:
     """The service that looks things up in the web: an address, or where a key is."""
     if len(settings) > 1:
-        raise ConfigError(f"[search] in {file} names {', '.join(settings)}; choose one of them.")
+        raise ConfigError(
+            f"[search] in {file} names {', '.join(settings)}; choose one of them."
+        )
     if "searxng" in settings:
         address = settings["searxng"]
         if not address.startswith(("http://", "https://")):
@@ -459,7 +521,10 @@ def _search(settings: Mapping[str, Any], file: Path, env: Mapping[str, str]) -> 
                 f"search.searxng in {file} is {address!r}; it must begin with http:// or https://."
             )
         return {"searxng": address}
-    return {name: _key(given, f"search.{name}", file, env) for name, given in settings.items()}
+    return {
+        name: _key(given, f"search.{name}", file, env)
+        for name, given in settings.items()
+    }
 
 
 def _memory(
@@ -469,7 +534,9 @@ def _memory(
     review: bool = settings.get("review", True)
     if said := env.get("TENAX_MEMORY_REVIEW"):
         if said.lower() not in {"true", "false"}:
-            raise ConfigError(f"TENAX_MEMORY_REVIEW is {said!r}; it must be true or false.")
+            raise ConfigError(
+                f"TENAX_MEMORY_REVIEW is {said!r}; it must be true or false."
+            )
         review, locked["memory.review"] = said.lower() == "true", "TENAX_MEMORY_REVIEW"
     providers: list[str] = settings.get("providers", [])
     if named := env.get("TENAX_MEMORY_PROVIDERS"):
@@ -478,18 +545,34 @@ def _memory(
     return review, tuple(dict.fromkeys(providers))
 
 
-def mcp_settings(name: str, values: Mapping[str, Any], file: Path, env: Mapping[str, str]) -> McpSettings:
+def mcp_settings(
+    name: str, values: Mapping[str, Any], file: Path, env: Mapping[str, str]
+) -> McpSettings:
     """One server of tools. A variable or a key that is missing is told when it is needed."""
-    where, command, url = f"mcp.{name}", values.get("command", []), values.get("url", "")
+    where, command, url = (
+        f"mcp.{name}",
+        values.get("command", []),
+        values.get("url", ""),
+    )
     if not re.fullmatch(r"(?=.{1,32}$)[a-z0-9]+([_-][a-z0-9]+)*", name):
         raise ConfigError(
             f"{where} in {file} cannot be the name of a server.",
             hint="It is of small letters and digits, with single - or _ between them, 32 at most.",
         )
     needs = {"env": "command", "key": "url", "header": "key"}
-    if missing := [(each, other) for each, other in needs.items() if each in values and other not in values]:
-        raise ConfigError(f"{where} in {file} has {missing[0][0]} and no {missing[0][1]}.")
-    if bool(command) == bool(url) or not all(command) or any("\0" in each for each in command):
+    if missing := [
+        (each, other)
+        for each, other in needs.items()
+        if each in values and other not in values
+    ]:
+        raise ConfigError(
+            f"{where} in {file} has {missing[0][0]} and no {missing[0][1]}."
+        )
+    if (
+        bool(command) == bool(url)
+        or not all(command)
+        or any("\0" in each for each in command)
+    ):
         raise ConfigError(
             f"{where} in {file} needs either a command or a url.",
             hint='Write command = ["PROGRAM", "..."] or url = "https://...".',
@@ -498,8 +581,13 @@ def mcp_settings(name: str, values: Mapping[str, Any], file: Path, env: Mapping[
         model_url(url, f"{where}.url in {file}")
     if not re.fullmatch(r"[A-Za-z0-9-]*", values.get("header", "")):
         raise ConfigError(f"{where}.header in {file} is no name of a header.")
-    passed: dict[str, str | Secret] = {each: env[each] for each in ("PATH", "HOME", "LANG") if each in env}
-    passed |= {each: Secret(env.get(each), f"the variable {each}") for each in values.get("env", ())}
+    passed: dict[str, str | Secret] = {
+        each: env[each] for each in ("PATH", "HOME", "LANG") if each in env
+    }
+    passed |= {
+        each: Secret(env.get(each), f"the variable {each}")
+        for each in values.get("env", ())
+    }
     return McpSettings(
         name=name,
         command=tuple(command),
@@ -517,9 +605,14 @@ def _rules(settings: Mapping[str, Any], file: Path) -> tuple[Rule, ...]:
     for n, values in enumerate(settings.get("rules", ()), 1):
         verdict = values.get("verdict")
         if verdict not in {"allow", "deny"}:
-            raise ConfigError(f'rules[{n}].verdict in {file} is {verdict!r}; it must be "allow" or "deny".')
+            raise ConfigError(
+                f'rules[{n}].verdict in {file} is {verdict!r}; it must be "allow" or "deny".'
+            )
         if "tool" not in values:
-            raise ConfigError(f"rules[{n}] in {file} has no tool.", hint='For all of them write tool = "*".')
+            raise ConfigError(
+                f"rules[{n}] in {file} has no tool.",
+                hint='For all of them write tool = "*".',
+            )
         rules.append(Rule(verdict, values["tool"], values.get("touches", "*")))
         if said := mistake(rules[-1]):
             raise ConfigError(f"rules[{n}] in {file} cannot be a rule: its {said}.")
@@ -534,7 +627,9 @@ def _chosen(
     locked: dict[str, str],
 ) -> tuple[str | None, tuple[str, ...]]:
     """The labels of the model and of those that stand in for it. A lone section needs no `model`."""
-    model: str | None = settings.get("model", next(iter(models)) if len(models) == 1 else None)
+    model: str | None = settings.get(
+        "model", next(iter(models)) if len(models) == 1 else None
+    )
     where = f"model in {file}"
     if named := env.get("TENAX_MODEL"):
         model, where = named, "TENAX_MODEL"
@@ -567,7 +662,9 @@ def _known_model(label: str, models: Mapping[str, ModelSettings], where: str) ->
         )
 
 
-def _model(label: str, values: Mapping[str, Any], file: Path, env: Mapping[str, str]) -> ModelSettings:
+def _model(
+    label: str, values: Mapping[str, Any], file: Path, env: Mapping[str, str]
+) -> ModelSettings:
     where = f"models.{label}"
     api = values.get("api", "openai")
     if api not in get_args(Api):
@@ -582,13 +679,15 @@ def _model(label: str, values: Mapping[str, Any], file: Path, env: Mapping[str, 
         url = values["url"]
     elif not url:
         raise ConfigError(
-            f"{where} in {file} has no url.", hint="For a script it is the path of a JSON file."
+            f"{where} in {file} has no url.",
+            hint="For a script it is the path of a JSON file.",
         )
     elif key is None:
         key = Secret(env.get(usual_key), usual_key)
     if "name" not in values and api != "script":
         raise ConfigError(
-            f"{where} in {file} has no name.", hint='Write name = "..." as the provider calls it.'
+            f"{where} in {file} has no name.",
+            hint='Write name = "..." as the provider calls it.',
         )
     return ModelSettings(
         label=label,
@@ -615,15 +714,23 @@ def model_url(url: str, where: str) -> str:
         host.encode("idna")
     except ValueError:
         parts, host = urlsplit(""), ""
-    if parts.scheme not in {"http", "https"} or not re.fullmatch(r"[\w.:%-]+", host) or not url.isprintable():
-        raise ConfigError(f"{where} is no address.", hint="It begins with http:// or https://.")
+    if (
+        parts.scheme not in {"http", "https"}
+        or not re.fullmatch(r"[\w.:%-]+", host)
+        or not url.isprintable()
+    ):
+        raise ConfigError(
+            f"{where} is no address.", hint="It begins with http:// or https://."
+        )
     return url.rstrip("/")
 
 
 def _key(given: str, where: str, file: Path, env: Mapping[str, str]) -> Secret:
     """Follow env:NAME or secret:NAME. What was written instead may be the key: it is never repeated."""
     kind, _, name = given.partition(":")
-    if kind not in {"env", "secret"} or not re.fullmatch(r"[A-Za-z_]\w{0,63}", name, re.ASCII):
+    if kind not in {"env", "secret"} or not re.fullmatch(
+        r"[A-Za-z_]\w{0,63}", name, re.ASCII
+    ):
         raise ConfigError(
             f'{where} in {file} must be "env:NAME" or "secret:NAME", never the key itself.',
             hint="If a key stood there, somebody may have seen it: consider a new one.",
@@ -637,21 +744,27 @@ def _key(given: str, where: str, file: Path, env: Mapping[str, str]) -> Secret:
 def _read_secrets(file: Path) -> Mapping[str, str]:
     try:
         if file.stat().st_mode & 0o077:
-            raise ConfigError(f"Others can read {file}, which holds keys.", hint=f"Run: chmod 600 {file}")
+            raise ConfigError(
+                f"Others can read {file}, which holds keys.",
+                hint=f"Run: chmod 600 {file}",
+            )
         secrets = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError):  # its cause could quote a key
-        raise ConfigError(f'{file} is not valid TOML: it holds lines like NAME = "...".') from None
+        raise ConfigError(
+            f'{file} is not valid TOML: it holds lines like NAME = "...".'
+        ) from None
     return {name: value for name, value in secrets.items() if isinstance(value, str)}
 
 
 def read_text(file: Path) -> str | None:
     """What the file holds; None where there is none."""
     try:
-        return file.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark of their own
+        # some editors begin a file with a mark of their own
+        return file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -664,7 +777,10 @@ def parsed(text: str, file: Path) -> dict[str, Any]:
     """What this text of the file says; nothing of it is checked yet."""
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a number without end, or brackets in brackets
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # a number without end, or brackets in brackets
         raise ConfigError(f"{file} is not valid TOML: {error}.") from error
 
 
@@ -685,11 +801,17 @@ def _check(settings: Mapping[str, Any], file: Path) -> None:
             _check_section(name, value, SECTIONS[name], file)
         elif name in {"models", "mcp"}:
             if not isinstance(value, dict):
-                raise ConfigError(f"{name} in {file} are sections: write [{name}.NAME] on a line of its own.")
+                raise ConfigError(
+                    f"{name} in {file} are sections: write [{name}.NAME] on a line of its own."
+                )
             for label, values in value.items():
-                _check_section(f"{name}.{label}", values, MODEL if name == "models" else MCP, file)
+                _check_section(
+                    f"{name}.{label}", values, MODEL if name == "models" else MCP, file
+                )
         elif name == "rules":
-            if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            if not isinstance(value, list) or not all(
+                isinstance(each, dict) for each in value
+            ):
                 raise ConfigError(
                     f"rules in {file} are a list: write [[rules]] on a line of its own for each."
                 )
@@ -699,12 +821,18 @@ def _check(settings: Mapping[str, Any], file: Path) -> None:
             raise _unknown(name, [*TOP, *SECTIONS, "models", "mcp", "rules"], file)
 
 
-def _check_section(section: str, values: object, known: Mapping[str, type], file: Path) -> None:
+def _check_section(
+    section: str, values: object, known: Mapping[str, type], file: Path
+) -> None:
     if not isinstance(values, dict):
-        raise ConfigError(f"{section} in {file} is a section: write [{section}] on a line of its own.")
+        raise ConfigError(
+            f"{section} in {file} is a section: write [{section}] on a line of its own."
+        )
     for name, value in values.items():
         if name not in known:
-            raise _unknown(f"{section}.{name}", [f"{section}.{each}" for each in known], file)
+            raise _unknown(
+                f"{section}.{name}", [f"{section}.{each}" for each in known], file
+            )
         _check_value(f"{section}.{name}", value, known[name], file)
 
 
@@ -728,10 +856,14 @@ def _check_value(full: str, value: object, kind: type, file: Path) -> None:
 
 
 def _unknown(name: str, known: Iterable[str], file: Path) -> ConfigError:
-    return ConfigError(f"{file} sets {name}, which is no setting of Tenax.", hint=_nearest(name, known))
+    return ConfigError(
+        f"{file} sets {name}, which is no setting of Tenax.", hint=_nearest(name, known)
+    )
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     nearest = get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-    return f"Did you mean {nearest[0]}?" if nearest else f"Known here: {', '.join(known)}."
+    return (
+        f"Did you mean {nearest[0]}?" if nearest else f"Known here: {', '.join(known)}."
+    )

@@ -152,7 +152,9 @@ class OutcomeUnknown(StoreError):
     """
 
     def __init__(self, message: str, *, append_id: bytes) -> None:
-        super().__init__(message, hint="look whether it is there before you do it again")
+        super().__init__(
+            message, hint="look whether it is there before you do it again"
+        )
         self.append_id = append_id
 
 
@@ -164,7 +166,11 @@ class StoreDamaged(StoreError):
     """What was read back is not what was written. Run `tenax doctor`."""
 
 
-def unusable(said: str, error: OSError, *, hint: str = "set TENAX_HOME to a folder of yours") -> CannotOpen:
+def unusable(
+    said: str, error: OSError, *, hint: str = "set TENAX_HOME to a folder of yours"
+) -> CannotOpen:
     """For a file or folder of Tenax's own: on a full disk another one would help nobody."""
     full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-    return CannotOpen(f"{said}: {error.strerror}.", hint="free some disk space" if full else hint)
+    return CannotOpen(
+        f"{said}: {error.strerror}.", hint="free some disk space" if full else hint
+    )

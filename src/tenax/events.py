@@ -28,7 +28,9 @@ Reason = Literal["new", "switch", "evicted", "idle", "compacted", "cleared", "sh
 """What kind of boundary memories are owed something at."""
 
 
-class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Event(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """The base of all kinds."""
 
     kind: ClassVar[str]
@@ -52,7 +54,9 @@ class Blob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blob: str
 
 
-class Usage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Usage(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """What a call of a model took. `cost` in US dollars, where the provider says it or the person set a price."""
 
     input: int = 0
@@ -431,7 +435,9 @@ class ToolLate(Event, frozen=True):
     repaired: bool = False
 
 
-class FileState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class FileState(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """A file at one time. `hash` tells it from others; `blob` is what it held, where that is kept."""
 
     mode: int
@@ -440,7 +446,9 @@ class FileState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     blob: str | None = None
 
 
-class FileChange(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class FileChange(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """A file before and after; None: it was not there."""
 
     path: str
@@ -545,7 +553,9 @@ class Unknown(msgspec.Struct, frozen=True):
 
 
 KINDS: dict[str, type[Event]] = {each.kind: each for each in Event.__subclasses__()}
-PARTIALS: dict[int, type[Event]] = {each.code: each for each in KINDS.values() if each.code}
+PARTIALS: dict[int, type[Event]] = {
+    each.code: each for each in KINDS.values() if each.code
+}
 FACTS: frozenset[str] = frozenset(kind for kind, each in KINDS.items() if not each.code)
 
 _DECODERS = {kind: msgspec.json.Decoder(each) for kind, each in KINDS.items()}
@@ -560,11 +570,21 @@ def encode(event: Event) -> bytes:
     """
     kind = getattr(event, "kind", "")
     if not isinstance(kind, str) or type(event) is not KINDS.get(kind):
-        raise UnknownKind(f"{type(event).__name__} is not an event of this version of Tenax.")
+        raise UnknownKind(
+            f"{type(event).__name__} is not an event of this version of Tenax."
+        )
     try:
         event, body = _encode_text(event)
-    except (AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidInput(f"This {kind} holds something that is not JSON: {error}.") from error
+    except (
+        AttributeError,
+        TypeError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise InvalidInput(
+            f"This {kind} holds something that is not JSON: {error}."
+        ) from error
     if len(body) > BODY_BYTES_MAX and isinstance(event, MessageUser):
         raise TooLarge(
             f"This message is too long: it has {len(body):,} bytes, and may have {BODY_BYTES_MAX:,}.",
@@ -579,7 +599,9 @@ def encode(event: Event) -> bytes:
         decoded = _DECODERS[event.kind].decode(body)
         changed = () if decoded == event else _changed(decoded, event)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise InvalidInput(f"This {event.kind} does not fit its schema: {error}.") from error
+        raise InvalidInput(
+            f"This {event.kind} does not fit its schema: {error}."
+        ) from error
     if changed:
         raise InvalidInput(
             f"This {event.kind} would be stored changed: JSON cannot hold its {' and '.join(changed)}.",
@@ -596,13 +618,19 @@ def decode(kind: str, body: bytes | None) -> Event | Unknown:
     try:
         return decoder.decode(body)
     except msgspec.MsgspecError as error:
-        raise StoreDamaged(f"A stored {kind} cannot be read: {error}.", hint="run: tenax doctor") from error
+        raise StoreDamaged(
+            f"A stored {kind} cannot be read: {error}.", hint="run: tenax doctor"
+        ) from error
 
 
 def _changed(decoded: Event, event: Event) -> list[str]:
     """The fields that came back as something else."""
     names = event.__struct_fields__
-    return [name for name in names if getattr(decoded, name) != _with_lists(getattr(event, name))]
+    return [
+        name
+        for name in names
+        if getattr(decoded, name) != _with_lists(getattr(event, name))
+    ]
 
 
 def _with_lists(value: Any) -> Any:  # noqa: ANN401  (JSON of any shape)
@@ -612,7 +640,9 @@ def _with_lists(value: Any) -> Any:  # noqa: ANN401  (JSON of any shape)
     if isinstance(value, dict):
         return {key: _with_lists(item) for key, item in value.items()}
     if isinstance(value, msgspec.Struct):
-        return type(value)(*(_with_lists(getattr(value, name)) for name in value.__struct_fields__))
+        return type(value)(
+            *(_with_lists(getattr(value, name)) for name in value.__struct_fields__)
+        )
     return value
 
 
@@ -632,7 +662,11 @@ def _encode_text(event: Event) -> tuple[Event, bytes]:
 
 def check_text(event: Event | Unknown) -> None:
     """Refuse an event from elsewhere with a person's text that `encode` would refuse. Raises InvalidInput."""
-    if isinstance(event, Event) and event.person and _bad_text(msgspec.to_builtins(event)):
+    if (
+        isinstance(event, Event)
+        and event.person
+        and _bad_text(msgspec.to_builtins(event))
+    ):
         raise _no_text()
 
 
@@ -646,7 +680,9 @@ def _no_text() -> InvalidInput:
 def _repaired(event: Event) -> Event:
     """The same event with every character that is no text replaced by U+FFFD, and marked."""
     fields = {name: _repair(getattr(event, name)) for name in event.__struct_fields__}
-    return type(event)(**{name: name == "repaired" or value for name, value in fields.items()})
+    return type(event)(
+        **{name: name == "repaired" or value for name, value in fields.items()}
+    )
 
 
 def _repair(value: Any) -> Any:  # noqa: ANN401  (JSON of any shape)
@@ -657,7 +693,9 @@ def _repair(value: Any) -> Any:  # noqa: ANN401  (JSON of any shape)
     if isinstance(value, dict):
         return {_repair(key): _repair(each) for key, each in value.items()}
     if isinstance(value, msgspec.Struct):
-        return type(value)(*(_repair(getattr(value, name)) for name in value.__struct_fields__))
+        return type(value)(
+            *(_repair(getattr(value, name)) for name in value.__struct_fields__)
+        )
     return value
 
 

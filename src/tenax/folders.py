@@ -30,7 +30,8 @@ def folder_of(config: Config, user: str) -> Path:
     folder = own / _FILES
     try:
         config.places.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for each in (config.places.users, own, folder):  # `parents` would give them no mode
+        # `parents` would give them no mode
+        for each in (config.places.users, own, folder):
             each.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         hint = f"remove what stands in its place, and let Tenax write in {config.places.users}"
@@ -58,7 +59,9 @@ def _name_of(user: str) -> str:
     A name may hold slashes and dots, and some file systems do not tell `Bob` from `bob`. So every byte but small letters,
     digits, `-`, `_` and a dot that is not the first stands as %XX. A name that is too long for a file ends in a digest.
     """
-    encoded = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in user.encode())
+    encoded = "".join(
+        chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in user.encode()
+    )
     if encoded.startswith("."):
         encoded = f"%2E{encoded[1:]}"
     if 0 < len(encoded) <= _NAME_CHARS_MAX:

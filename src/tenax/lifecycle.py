@@ -48,7 +48,8 @@ class _Segment:
     def __init__(self, owner: Any, upto: int, seq: int) -> None:  # noqa: ANN401
         self.owner = owner
         self.upto = upto
-        self.seq = seq  # where the last of them stands in the store; 0 where that is not known
+        # where the last of them stands in the store; 0 where that is not known
+        self.seq = seq
 
 
 class _Session:
@@ -69,7 +70,11 @@ class _Session:
         owner = self.agent if agent is None else agent
         last = self.segments[-1] if self.segments else None
         if last is not None and (last.owner is None or last.owner is owner):
-            last.owner, last.upto, last.seq = owner, self.generation, seq and max(last.seq, seq)
+            last.owner, last.upto, last.seq = (
+                owner,
+                self.generation,
+                seq and max(last.seq, seq),
+            )
         else:
             self.segments.append(_Segment(owner, self.generation, seq))
         return self.generation
@@ -79,7 +84,10 @@ class _Session:
             self.segments.popleft()
 
     def owed_by(self, agent: Any) -> bool:  # noqa: ANN401
-        owners = [each.owner if each.owner is not None else self.agent for each in self.segments]
+        owners = [
+            each.owner if each.owner is not None else self.agent
+            for each in self.segments
+        ]
         return any(each is agent for each in owners)
 
 
@@ -91,8 +99,10 @@ class SessionLifecycle:
         self._journal = journal if isinstance(journal, Journal) else None
         self._changed = threading.Condition()
         self._sessions: dict[str, _Session] = {}
-        self._met: dict[str, int] = {}  # up to where our commits went; a look at the store may be older
-        self._leaving: list[Any] = []  # evicted agents whose store handle is still to be closed
+        # up to where our commits went; a look at the store may be older
+        self._met: dict[str, int] = {}
+        # evicted agents whose store handle is still to be closed
+        self._leaving: list[Any] = []
         self._closed: WeakSet[Any] = WeakSet()
 
     def register_agent(self, sid: str | None, agent: Any) -> None:  # noqa: ANN401
@@ -111,7 +121,13 @@ class SessionLifecycle:
         with self._changed:
             self._leave(sid or "")
 
-    def mark_turn_completed(self, sid: str | None, agent: Any = None, *, stored: bool = False) -> int:  # noqa: ANN401
+    def mark_turn_completed(
+        self,
+        sid: str | None,
+        agent: Any = None,  # noqa: ANN401
+        *,
+        stored: bool = False,
+    ) -> int:
         """A turn is finished. Calls nobody. The generation, or 0 without a session. `stored`: its run is in the journal."""
         if not sid:
             return 0
@@ -144,13 +160,17 @@ class SessionLifecycle:
         """
         if not sid:
             return False
-        until = time.monotonic() + min(WAIT_SECONDS_MAX if timeout is None else timeout, LONGEST_SECONDS)
+        until = time.monotonic() + min(
+            WAIT_SECONDS_MAX if timeout is None else timeout, LONGEST_SECONDS
+        )
         begun = self._begin(sid, agent, until if wait else None)
         if begun is None:
             return False
         if timeout is None:
             return self._commit(sid, *begun, reason)
-        answer = Lane("memory commit", 1).give(lambda: self._commit(sid, *begun, reason), last=True)
+        answer = Lane("memory commit", 1).give(
+            lambda: self._commit(sid, *begun, reason), last=True
+        )
         if answer is None:
             return self._commit(sid, *begun, reason)
         wait_for([answer], timeout=max(0.0, until - time.monotonic()))
@@ -163,11 +183,21 @@ class SessionLifecycle:
         """
         until = time.monotonic() + timeout
         with self._changed:
-            held = [sid for sid, each in self._sessions.items() if each.agent is agent or each.owed_by(agent)]
-            self._leaving += [] if any(each is agent for each in self._leaving) else [agent]
+            held = [
+                sid
+                for sid, each in self._sessions.items()
+                if each.agent is agent or each.owed_by(agent)
+            ]
+            self._leaving += (
+                [] if any(each is agent for each in self._leaving) else [agent]
+            )
         for sid in held:
             while self._owes(sid, agent) and self.commit_session_memory(
-                sid, agent, wait=True, timeout=max(0.0, until - time.monotonic()), reason="evicted"
+                sid,
+                agent,
+                wait=True,
+                timeout=max(0.0, until - time.monotonic()),
+                reason="evicted",
             ):
                 pass
         with self._changed:
@@ -188,9 +218,15 @@ class SessionLifecycle:
         until = time.monotonic() + deadline
         with self._changed:
             owing = deque(sid for sid, each in self._sessions.items() if each.segments)
-        lanes = [Lane("memory drain", 1) for _ in range(min(_DRAINED_AT_ONCE, len(owing)))]
+        lanes = [
+            Lane("memory drain", 1) for _ in range(min(_DRAINED_AT_ONCE, len(owing)))
+        ]
         wait_for(
-            [answer for each in lanes if (answer := each.give(lambda: self._drain(owing, until), last=True))],
+            [
+                answer
+                for each in lanes
+                if (answer := each.give(lambda: self._drain(owing, until), last=True))
+            ],
             timeout=deadline,
         )
         with self._changed:
@@ -204,7 +240,12 @@ class SessionLifecycle:
 
     # -- the ledger ----------------------------------------------------------------------------------------------
 
-    def _begin(self, sid: str, agent: Any, until: float | None) -> tuple[_Session, Any, int, int] | None:  # noqa: ANN401
+    def _begin(
+        self,
+        sid: str,
+        agent: Any,  # noqa: ANN401
+        until: float | None,
+    ) -> tuple[_Session, Any, int, int] | None:
         """Claim the oldest segment as far as it goes now."""
         owed = self._owed(sid)[1]
         with self._changed:
@@ -212,15 +253,24 @@ class SessionLifecycle:
             session = self._sessions.get(sid)
             if session is not None and session.busy:
                 if until is None or session.thread == threading.get_ident():
-                    return None  # also for an agent that asks from inside its own commit
+                    # also for an agent that asks from inside its own commit
+                    return None
                 self._changed.wait_for(
-                    lambda: not self._busy(sid), timeout=max(0.0, until - time.monotonic())
+                    lambda: not self._busy(sid),
+                    timeout=max(0.0, until - time.monotonic()),
                 )
                 session = self._sessions.get(sid)
             if session is None or session.busy or not session.segments:
                 return None
             oldest = session.segments[0]
-            owner = next((each for each in (oldest.owner, agent, session.agent) if each is not None), None)
+            owner = next(
+                (
+                    each
+                    for each in (oldest.owner, agent, session.agent)
+                    if each is not None
+                ),
+                None,
+            )
             if owner is None:
                 return None
             oldest.owner, session.busy = owner, True
@@ -236,16 +286,34 @@ class SessionLifecycle:
     def _note(self, sid: str) -> int:
         """Say in the store that a turn finished which ran elsewhere, if it has the session; where that stands, or 0."""
         try:
-            if (journal := self._journal) is not None and (stretch := journal.stretch(sid)) is not None:
-                events = [RunStarted(instance=journal.instance), RunFinished("completed")]
-                return journal.append(stretch.conversation, events, run=journal.ids.run())[-1].seq
+            if (journal := self._journal) is not None and (
+                stretch := journal.stretch(sid)
+            ) is not None:
+                events = [
+                    RunStarted(instance=journal.instance),
+                    RunFinished("completed"),
+                ]
+                return journal.append(
+                    stretch.conversation, events, run=journal.ids.run()
+                )[-1].seq
         except TenaxError as error:
             log.warning(
-                "What %s owes is kept in memory only. %s", sid, error, extra={"action": "memory_unstored"}
+                "What %s owes is kept in memory only. %s",
+                sid,
+                error,
+                extra={"action": "memory_unstored"},
             )
         return 0
 
-    def _commit(self, sid: str, session: _Session, owner: Any, upto: int, seq: int, reason: Reason) -> bool:  # noqa: ANN401
+    def _commit(
+        self,
+        sid: str,
+        session: _Session,
+        owner: Any,  # noqa: ANN401
+        upto: int,
+        seq: int,
+        reason: Reason,
+    ) -> bool:
         session.thread = threading.get_ident()
         done = False
         try:
@@ -253,7 +321,9 @@ class SessionLifecycle:
             owner.commit_memory_session()
             if owed and self._journal is not None:
                 whose, met = getattr(owner, "memory_owner", ""), min(seq or owed, owed)
-                due = MemoryDue(sid, met, reason, whose if isinstance(whose, str) else "")
+                due = MemoryDue(
+                    sid, met, reason, whose if isinstance(whose, str) else ""
+                )
                 self._journal.append(conversation, [due])
                 self._met[sid] = met
             done = True
@@ -282,14 +352,20 @@ class SessionLifecycle:
             except IndexError:
                 return
             while self.commit_session_memory(
-                sid, wait=True, timeout=max(0.0, until - time.monotonic()), reason="shutdown"
+                sid,
+                wait=True,
+                timeout=max(0.0, until - time.monotonic()),
+                reason="shutdown",
             ):
                 pass
 
     def _owed(self, sid: str) -> tuple[str, int]:
         """The conversation of a session in the store, and up to where its turns are owed; "" and 0 where nothing is."""
         try:
-            if self._journal is not None and (stretch := self._journal.stretch(sid)) is not None:
+            if (
+                self._journal is not None
+                and (stretch := self._journal.stretch(sid)) is not None
+            ):
                 return stretch.conversation, self._journal.owed(stretch.conversation)
         except TenaxError as error:
             log.info("What %s owes is not known now: %s", sid, error)
@@ -313,15 +389,27 @@ class SessionLifecycle:
     def _close_those_that_left(self) -> None:
         with self._changed:
             held = [each.agent for each in self._sessions.values()]
-            held += [part.owner for each in self._sessions.values() for part in each.segments]
-            gone = [agent for agent in self._leaving if not any(each is agent for each in held)]
-            self._leaving = [agent for agent in self._leaving if not any(each is agent for each in gone)]
+            held += [
+                part.owner for each in self._sessions.values() for part in each.segments
+            ]
+            gone = [
+                agent
+                for agent in self._leaving
+                if not any(each is agent for each in held)
+            ]
+            self._leaving = [
+                agent
+                for agent in self._leaving
+                if not any(each is agent for each in gone)
+            ]
         for agent in gone:
             try:
                 self._close(agent)
             except Exception as error:  # noqa: BLE001  (the border to code of others)
                 log.warning(
-                    "The store of an agent was not closed. %s.", said(error), extra={"action": "close_failed"}
+                    "The store of an agent was not closed. %s.",
+                    said(error),
+                    extra={"action": "close_failed"},
                 )
 
     def _close(self, agent: Any) -> None:  # noqa: ANN401
@@ -330,7 +418,8 @@ class SessionLifecycle:
         handle = getattr(agent, "_session_db", None) if handle is None else handle
         if handle is None:
             return
-        with self._changed, suppress(TypeError):  # what cannot be noted is closed by every agent that has it
+        # what cannot be noted is closed by every agent that has it
+        with self._changed, suppress(TypeError):
             if handle in self._closed:
                 return
             self._closed.add(handle)

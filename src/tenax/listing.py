@@ -71,11 +71,21 @@ def first_words(journal: Journal, conversation: str) -> str | None:
     try:
         standing = journal.messages(conversation, upto=FIRST_EVENTS)
         if not standing and (rows := journal.rows(conversation, limit=1)):
-            standing = [fact for row in rows if (fact := journal.fact(conversation, row.last)) is not None]
-    except (Gone, NoSuchConversation, StoreDamaged):  # `doctor` names the damage; the list goes on
+            standing = [
+                fact
+                for row in rows
+                if (fact := journal.fact(conversation, row.last)) is not None
+            ]
+    except (
+        Gone,
+        NoSuchConversation,
+        StoreDamaged,
+    ):  # `doctor` names the damage; the list goes on
         return None
     for words in filter(None, map(_words, standing)):
-        return "".join(char if char.isprintable() else "\ufffd" for char in words)[:WORDS_CHARS]
+        return "".join(char if char.isprintable() else "\ufffd" for char in words)[
+            :WORDS_CHARS
+        ]
     return None
 
 
@@ -85,7 +95,11 @@ def _words(message: Recorded) -> str:
         event = message.event
     except StoreDamaged:
         return ""
-    said = text_of(event.parts) if isinstance(event, MessageUser | MessageAssistant) else ""
+    said = (
+        text_of(event.parts)
+        if isinstance(event, MessageUser | MessageAssistant)
+        else ""
+    )
     return " ".join(said[: 4 * WORDS_CHARS].split())
 
 
@@ -171,13 +185,21 @@ class LiveList:
         found = await self._journal.conversations(limit=LISTED)
         new = {each.id: each for each in await self.page(found)}
         changed = [each for each in new.values() if self._page.get(each.id) != each]
-        last = min((each.updated_at for each in new.values() if not each.pinned), default="")
+        last = min(
+            (each.updated_at for each in new.values() if not each.pinned), default=""
+        )
         if len(new) < LISTED:
             last = ""
-        gone = [each.id for each in self._page.values() if each.id not in new and each.updated_at >= last]
+        gone = [
+            each.id
+            for each in self._page.values()
+            if each.id not in new and each.updated_at >= last
+        ]
         if changed or gone or not self.number:
             self.number += 1
             self._page = new
-            self._moves.append((self.number, _encoded(Moved(changed, gone, reset=False))))
+            self._moves.append(
+                (self.number, _encoded(Moved(changed, gone, reset=False)))
+            )
             for hint in self._hints:
                 hint.set()

@@ -37,7 +37,12 @@ _KEPT_EVENTS: Final = 4000
 _AWAY_SECONDS: Final = 0.5
 _LINGER_SECONDS: Final = 30.0
 _EDITS: Final = frozenset(
-    {ContentErased.kind, ConversationCleared.kind, ConversationRestored.kind, ConversationRewound.kind}
+    {
+        ContentErased.kind,
+        ConversationCleared.kind,
+        ConversationRestored.kind,
+        ConversationRewound.kind,
+    }
 )
 """What changes rows that may stand far above those held here."""
 
@@ -72,7 +77,11 @@ class Live:
 
     def since(self, at: int | None, incarnation: str) -> list[Change] | None:
         """What came after a number; None where only a snapshot can say it."""
-        if at is None or incarnation != self._incarnation or not self._floor <= at <= self.at:
+        if (
+            at is None
+            or incarnation != self._incarnation
+            or not self._floor <= at <= self.at
+        ):
             return None
         found: list[Change] = []
         for seq, changes in reversed(self._recent):
@@ -95,7 +104,9 @@ class Live:
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Whoever waits is not left waiting, whatever ended it."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("Following %s ended: %s", self.conversation, error, exc_info=error)
+            log.error(
+                "Following %s ended: %s", self.conversation, error, exc_info=error
+            )
             self.gone = True
         self.tell()
 
@@ -104,8 +115,13 @@ class Live:
             try:
                 await self._fold_anew()
                 # In another life of the store events may be missing that were folded: also if none comes, fold anew.
-                async for each in self._journal.tail(self.conversation, self._place, one_life=True):
-                    if self._is_of_all(each) or self._journal.incarnation != self._incarnation:
+                async for each in self._journal.tail(
+                    self.conversation, self._place, one_life=True
+                ):
+                    if (
+                        self._is_of_all(each)
+                        or self._journal.incarnation != self._incarnation
+                    ):
                         await self._fold_anew(beyond=each.seq)
                     elif each.seq > self.at:
                         self._take(each, shown=not await self._is_of_above(each))
@@ -123,7 +139,9 @@ class Live:
         # Before the fold: if that meets another life, the tail begins after the last fact, and it is folded again.
         place = await self._journal.place(self.conversation)
         self._folded = await self._journal.apart(
-            lambda: fold_page(self._journal.journal, self.conversation, None, SHOWN_ROWS)
+            lambda: fold_page(
+                self._journal.journal, self.conversation, None, SHOWN_ROWS
+            )
         )
         self._incarnation = place.incarnation
         if not beyond:
@@ -136,12 +154,16 @@ class Live:
     def _is_of_all(self, each: Recorded) -> bool:
         """Whether it may change rows that stand far above those held here, or speaks of a run that began there."""
         resumes = each.event.resumes if isinstance(each.event, RunStarted) else None
-        return each.kind in _EDITS or (resumes is not None and not self._folded.shown.knows_run(resumes))
+        return each.kind in _EDITS or (
+            resumes is not None and not self._folded.shown.knows_run(resumes)
+        )
 
     async def _is_of_above(self, each: Recorded) -> bool:
         """Whether it is late output that stands with its run, above the rows held here."""
         return each.kind == RunLate.kind and await self._journal.apart(
-            lambda: ended_above(self._journal.journal, self.conversation, each.run, self._folded.first)
+            lambda: ended_above(
+                self._journal.journal, self.conversation, each.run, self._folded.first
+            )
         )
 
     def _take(self, each: Recorded, *, shown: bool = True) -> None:

@@ -34,7 +34,13 @@ NO_TEXT = re.compile("[\x00\ud800-\udfff]")
 """What no store takes as text: a NUL, and half of a surrogate pair."""
 
 
-class _Part(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="type"):
+class _Part(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    tag_field="type",
+):
     pass
 
 

@@ -82,7 +82,11 @@ class Readers:
     """One user's memory, and all that works for it."""
 
     def __init__(
-        self, journal: AsyncJournal, config: Config, asked: Asked, changed: Callable[[], None]
+        self,
+        journal: AsyncJournal,
+        config: Config,
+        asked: Asked,
+        changed: Callable[[], None],
     ) -> None:
         self.memory = Memory(journal)
         self._journal = journal
@@ -103,7 +107,8 @@ class Readers:
         if self._config.memory_providers:
             self.memory.ready.clear()
             self._begin(self._load(), "memory providers")
-        if reviews:  # whether anything is looked over is asked each time: it can be turned on and off
+        # whether anything is looked over is asked each time: it can be turned on and off
+        if reviews:
             with contextlib.suppress(TenaxError):
                 await self._journal.behind(_REVIEWED, limit=1)
             self._begin(self._review_all(), "memory review")
@@ -111,7 +116,11 @@ class Readers:
     def tools(self, taken: set[str]) -> list[Tool[Any]]:
         """What the providers offer to the model."""
         manager = self._manager
-        return [] if manager is None else provided(manager, self._schemas, self._stretch, taken)
+        return (
+            []
+            if manager is None
+            else provided(manager, self._schemas, self._stretch, taken)
+        )
 
     def answered(self, conversation: str) -> None:
         """A turn is finished, and stored. It is marked, and committed nowhere near here."""
@@ -130,19 +139,27 @@ class Readers:
     async def compacted(self, parent: str) -> None:
         """A stretch ended with a summary."""
         stretch = await self._journal.stretch(parent) if self._followers else None
-        if stretch is not None and not await self._is_unremembered(stretch.conversation):
+        if stretch is not None and not await self._is_unremembered(
+            stretch.conversation
+        ):
             await self._commit(parent, "compacted")
 
     async def must_keep(self, messages: list[dict[str, Any]]) -> str:
         """What a summary of these must not leave out, as the providers see it."""
         manager = self._manager
-        return "" if manager is None else await self._journal.apart(lambda: manager.pre_compress(messages))
+        return (
+            ""
+            if manager is None
+            else await self._journal.apart(lambda: manager.pre_compress(messages))
+        )
 
     async def settle(self) -> None:
         """Make due what was left alone for an hour, and what a process that is gone would have made due at its end."""
         if not self._followers or not (behind := await self._journal.behind(_IDLE)):
             return
-        lease = await self._journal.claim("memory:idle", await self._journal.instance(), _LEASE_SECONDS)
+        lease = await self._journal.claim(
+            "memory:idle", await self._journal.instance(), _LEASE_SECONDS
+        )
         if lease is None:
             return
         try:
@@ -165,12 +182,16 @@ class Readers:
             return
         with contextlib.suppress(TimeoutError, TenaxError):
             async with asyncio.timeout(part):
-                await self._journal.apart(partial(self._lifecycle.drain_all_on_shutdown, part))
+                await self._journal.apart(
+                    partial(self._lifecycle.drain_all_on_shutdown, part)
+                )
         with contextlib.suppress(TimeoutError, TenaxError):
             async with asyncio.timeout(part):
                 await asyncio.gather(*map(self._caught_up, self._followers))
         await asyncio.gather(*(each.close(0.1) for each in self._followers))
-        shutdown = asyncio.ensure_future(aside(lambda _deserted: manager.shutdown_all()))
+        shutdown = asyncio.ensure_future(
+            aside(lambda _deserted: manager.shutdown_all())
+        )
         await asyncio.wait({shutdown}, timeout=part)
 
     async def _caught_up(self, follower: Follower) -> None:
@@ -178,7 +199,11 @@ class Readers:
         while True:
             follower.wake()
             now = await follower.standing()
-            if now.busy_seconds > _STUCK_SECONDS or now.rests_seconds or not (now.behind or now.owed):
+            if (
+                now.busy_seconds > _STUCK_SECONDS
+                or now.rests_seconds
+                or not (now.behind or now.owed)
+            ):
                 return
             await asyncio.sleep(_LOOK_AGAIN)
 
@@ -203,13 +228,22 @@ class Readers:
                 missing = f"There is no folder {name} in {folder}, and no installed package offers it."
                 loaded = Loaded(name, problem=missing)
             else:
-                loaded = await aside(lambda _deserted, name=name: load_plugin(plugins[name]))  # type: ignore[misc]
+                loaded = await aside(
+                    lambda _deserted, name=name: load_plugin(plugins[name])  # type: ignore[misc]
+                )
             seat = Seat(loaded.provider) if loaded.provider is not None else None
-            if seat is not None and (why := _misnamed(seat.name, {each.name for each in followers})):
+            if seat is not None and (
+                why := _misnamed(seat.name, {each.name for each in followers})
+            ):
                 loaded, seat = Loaded(name, problem=why), None
             if seat is None:
                 problems.append(loaded)
-                log.warning("Memory %s is not used. %s", name, loaded.problem, extra={"action": "no_memory"})
+                log.warning(
+                    "Memory %s is not used. %s",
+                    name,
+                    loaded.problem,
+                    extra={"action": "no_memory"},
+                )
                 continue
             followers.append(
                 Follower(
@@ -221,7 +255,8 @@ class Readers:
                 )
             )
         if followers:
-            with contextlib.suppress(StoreUnavailable):  # from here on they are owed what is said
+            # from here on they are owed what is said
+            with contextlib.suppress(StoreUnavailable):
                 await self._journal.behind(_IDLE, limit=1)
                 await asyncio.gather(*(each.standing() for each in followers))
             await self._get_ready(followers)
@@ -238,7 +273,11 @@ class Readers:
         with contextlib.suppress(StoreUnavailable):
             newest = await self._journal.conversations(limit=1)
             session = (newest[0].stretch if newest else None) or ""
-        calls = [wrap_future(call) for each in followers if (call := each.ready(session)) is not None]
+        calls = [
+            wrap_future(call)
+            for each in followers
+            if (call := each.ready(session)) is not None
+        ]
         if calls:
             await asyncio.wait(calls, timeout=_READY_SECONDS)
 
@@ -247,34 +286,58 @@ class Readers:
         try:
             if await self._journal.holder(f"run:{name}") is not None:
                 return
-            rests_us = self._journal.clock.now_us() - (await self._journal.summary(name)).updated_at
+            rests_us = (
+                self._journal.clock.now_us()
+                - (await self._journal.summary(name)).updated_at
+            )
             idle = rests_us > IDLE_SECONDS * 1e6
             owed = await self._journal.owed(name)
             if owed and not idle and await self._ran_in(name, owed) in {None, *alive}:
                 return
             await self.left(name, "idle" if idle else "shutdown")
             await self._journal.advance(_IDLE, name, each.to, was=each.at, lease=lease)
-        except (Gone, NoSuchConversation, StoreDamaged) as error:  # it holds up no other
+        except (
+            Gone,
+            NoSuchConversation,
+            StoreDamaged,
+        ) as error:  # it holds up no other
             log.info("What %s owes is not known: %s", name, error)
 
     async def _ran_in(self, conversation: str, seq: int) -> str | None:
         """The process of the run that finished there; None where that is not known."""
         ended = await self._journal.fact(conversation, seq)
-        run = await self._journal.run(conversation, ended.run) if ended is not None and ended.run else None
-        began = (
-            await self._journal.fact(conversation, run.started) if run is not None and run.started else None
+        run = (
+            await self._journal.run(conversation, ended.run)
+            if ended is not None and ended.run
+            else None
         )
-        return began.event.instance if began is not None and isinstance(began.event, RunStarted) else None
+        began = (
+            await self._journal.fact(conversation, run.started)
+            if run is not None and run.started
+            else None
+        )
+        return (
+            began.event.instance
+            if began is not None and isinstance(began.event, RunStarted)
+            else None
+        )
 
     async def _mark(self, conversation: str) -> None:
-        with contextlib.suppress(TenaxError):  # the store has it; this is for the end of the process
+        # the store has it; this is for the end of the process
+        with contextlib.suppress(TenaxError):
             shown = await self._journal.summary(conversation)
             if shown.source not in UNREMEMBERED:
-                self._lifecycle.mark_turn_completed(shown.stretch, self._owner, stored=True)
+                self._lifecycle.mark_turn_completed(
+                    shown.stretch, self._owner, stored=True
+                )
 
     async def _commit(self, stretch: str | None, reason: Reason) -> None:
         commit = partial(
-            self._lifecycle.commit_session_memory, stretch, self._owner, wait=True, reason=reason
+            self._lifecycle.commit_session_memory,
+            stretch,
+            self._owner,
+            wait=True,
+            reason=reason,
         )
         await self._journal.apart(commit)
 
@@ -293,7 +356,11 @@ class Readers:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error(
-                "%s ended: %s", task.get_name(), error, exc_info=error, extra={"action": "memory_ended"}
+                "%s ended: %s",
+                task.get_name(),
+                error,
+                exc_info=error,
+                extra={"action": "memory_ended"},
             )
 
     # -- the review ------------------------------------------------------------------------------------------
@@ -310,10 +377,16 @@ class Readers:
             try:
                 await self._review_once()
             except TenaxError as error:
-                log.info("The review has to wait: %s", error, extra={"action": "review_waits"})
+                log.info(
+                    "The review has to wait: %s",
+                    error,
+                    extra={"action": "review_waits"},
+                )
 
     async def _review_once(self) -> None:
-        lease = await self._journal.claim("memory:review", await self._journal.instance(), _LEASE_SECONDS)
+        lease = await self._journal.claim(
+            "memory:review", await self._journal.instance(), _LEASE_SECONDS
+        )
         if lease is None:
             return
         try:
@@ -321,7 +394,11 @@ class Readers:
                 lease = await self._journal.renew(lease)
                 try:
                     await self._look_over(each, lease)
-                except (Gone, NoSuchConversation, StoreDamaged) as error:  # it holds up no other
+                except (
+                    Gone,
+                    NoSuchConversation,
+                    StoreDamaged,
+                ) as error:  # it holds up no other
                     log.info("%s is not looked over: %s", each.conversation, error)
         finally:
             await self._journal.release(lease)
@@ -338,14 +415,22 @@ class Readers:
         except TenaxError:
             raise
         except Exception:
-            log.exception("A review ended in a surprise.", extra={"action": "review_failed"})
+            log.exception(
+                "A review ended in a surprise.", extra={"action": "review_failed"}
+            )
             answered = False
         if not answered and each.tries < _REVIEWS_MAX:
             await self._journal.defer(
-                _REVIEWED, each.conversation, seconds=60.0, error="The model did not answer.", lease=lease
+                _REVIEWED,
+                each.conversation,
+                seconds=60.0,
+                error="The model did not answer.",
+                lease=lease,
             )
             return
-        await self._journal.advance(_REVIEWED, each.conversation, each.to, was=each.at, lease=lease)
+        await self._journal.advance(
+            _REVIEWED, each.conversation, each.to, was=each.at, lease=lease
+        )
 
     async def _reviewed(self, each: Behind) -> bool:
         """Ask, and keep what is worth keeping. False if the model could not be asked."""
@@ -354,14 +439,25 @@ class Readers:
             return True
         facts = await self.memory.usable(conversation)
         found = await review(
-            ReadOnly(self._journal), model, conversation, facts, since=each.at, silence=_REVIEW_SECONDS
+            ReadOnly(self._journal),
+            model,
+            conversation,
+            facts,
+            since=each.at,
+            silence=_REVIEW_SECONDS,
         )
         if found.usage is not None:
-            await self._journal.append(conversation, [ModelUsed("review", model.name, found.usage)])
+            await self._journal.append(
+                conversation, [ModelUsed("review", model.name, found.usage)]
+            )
         versions = {fact.id: fact.version for fact in facts}
         for n, proposal in enumerate(found.proposals):
             place = (conversation, proposal.seq)
-            replaces = (proposal.replaces, versions[proposal.replaces]) if proposal.replaces else None
+            replaces = (
+                (proposal.replaces, versions[proposal.replaces])
+                if proposal.replaces
+                else None
+            )
             try:
                 await self.memory.add(
                     proposal.text,
@@ -372,7 +468,11 @@ class Readers:
                     key=f"review:{conversation}:{each.to}:{n}",
                 )
             except (FactChanged, InvalidInput) as error:
-                log.info("A proposal was left out: %s", error, extra={"action": "proposal_refused"})
+                log.info(
+                    "A proposal was left out: %s",
+                    error,
+                    extra={"action": "proposal_refused"},
+                )
         return found.answered
 
 
@@ -380,4 +480,8 @@ def _misnamed(name: str, taken: Collection[str]) -> str:
     """Why a provider of this name cannot be used, or "". The built-in memory is called in place: no other passes for it."""
     if name in {BUILT_IN, *taken}:
         return f"Another memory is called {name} too."
-    return "" if _NAME.fullmatch(name) else "It has no name of letters, digits, and . _ - between them."
+    return (
+        ""
+        if _NAME.fullmatch(name)
+        else "It has no name of letters, digits, and . _ - between them."
+    )

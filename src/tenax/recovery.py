@@ -86,9 +86,7 @@ _WAIT_SECONDS = 0.5
 _PAGE_MAX = 10_000
 """As many rows as a journal gives at once."""
 
-UNKNOWN_OUTCOME = (
-    "It was begun when Tenax was interrupted, and nobody knows whether it was done. It was not tried again."
-)
+UNKNOWN_OUTCOME = "It was begun when Tenax was interrupted, and nobody knows whether it was done. It was not tried again."
 
 
 def interruption(run: OpenRun, why: str, *, planned: bool = False) -> list[Event]:
@@ -101,7 +99,9 @@ def interruption(run: OpenRun, why: str, *, planned: bool = False) -> list[Event
     for each in run.open:
         if each.started is not None and each.started.effect == "once":
             assert run.step is not None
-            events.append(ToolFinished(run.step.message, each.call.id, "unknown", UNKNOWN_OUTCOME))
+            events.append(
+                ToolFinished(run.step.message, each.call.id, "unknown", UNKNOWN_OUTCOME)
+            )
     if run.answered:
         return [*events, RunFinished("completed")]
     events.append(RunFinished("interrupted", why, planned))
@@ -110,7 +110,9 @@ def interruption(run: OpenRun, why: str, *, planned: bool = False) -> list[Event
     return events
 
 
-def ship(journal: Journal, conversation: str, run: str, events: Sequence[Event]) -> None:
+def ship(
+    journal: Journal, conversation: str, run: str, events: Sequence[Event]
+) -> None:
     """Store output of a run that no longer has the conversation, once, and seal the run.
 
     What of it the journal has already is left out.
@@ -120,13 +122,21 @@ def ship(journal: Journal, conversation: str, run: str, events: Sequence[Event])
         state = journal.run(conversation, run)
         stored = _Stored(journal, conversation, run, state)
         first = state.late if state is not None else 0
-        words = [RunLate(n, what, payload) for n, (what, payload) in enumerate(stored.late(events), first)]
+        words = [
+            RunLate(n, what, payload)
+            for n, (what, payload) in enumerate(stored.late(events), first)
+        ]
         results = [
             ToolLate(each.message, each.call, each.outcome, each.text, each.cut)
             for each in events
             if isinstance(each, ToolFinished) and stored.lacks(each)
         ]
-        if not words and not results and state is not None and state.outcome == "completed":
+        if (
+            not words
+            and not results
+            and state is not None
+            and state.outcome == "completed"
+        ):
             return
         try:
             journal.append(
@@ -141,10 +151,18 @@ def ship(journal: Journal, conversation: str, run: str, events: Sequence[Event])
         except DedupReused:
             return
         return
-    raise HeadMoved("The conversation moves too fast for this run's output to find its place.")
+    raise HeadMoved(
+        "The conversation moves too fast for this run's output to find its place."
+    )
 
 
-def hand_in(journal: Journal, conversation: str, run: str, events: Sequence[Event], instance: str) -> None:
+def hand_in(
+    journal: Journal,
+    conversation: str,
+    run: str,
+    events: Sequence[Event],
+    instance: str,
+) -> None:
     """Store what a dead instance held of a run, once: as what it is while its run is open, as late output after."""
     name = f"run:{conversation}"
     for _ in range(_TRIES):
@@ -153,15 +171,19 @@ def hand_in(journal: Journal, conversation: str, run: str, events: Sequence[Even
             ship(journal, conversation, run, events)
             return
         lease = journal.claim(name, f"sweep {run}", _LOOK_SECONDS)
-        if lease is None and journal.holder(name) == instance:  # who has its spool knows that it is dead
+        # who has its spool knows that it is dead
+        if lease is None and journal.holder(name) == instance:
             lease = journal.claim(name, f"sweep {run}", _LOOK_SECONDS, take_over=True)
         if lease is None:  # somebody ends the run just now
             journal.wait(conversation, head.head, seconds=0.25)
             continue
         try:
-            if journal.head(conversation).run != run:  # it was ended before the lease was ours
+            # it was ended before the lease was ours
+            if journal.head(conversation).run != run:
                 continue
-            held = _Stored(journal, conversation, run, journal.run(conversation, run)).missing(events)
+            held = _Stored(
+                journal, conversation, run, journal.run(conversation, run)
+            ).missing(events)
             if held:
                 journal.append(conversation, held, run=run, lease=lease)
         except (LeaseLost, RunConflict):
@@ -175,13 +197,19 @@ def hand_in(journal: Journal, conversation: str, run: str, events: Sequence[Even
 class _Stored:
     """What the journal has of a run's output."""
 
-    def __init__(self, journal: Journal, conversation: str, run: str, state: RunState | None) -> None:
+    def __init__(
+        self, journal: Journal, conversation: str, run: str, state: RunState | None
+    ) -> None:
         self._said: dict[int, str] = {}
         self._answered: set[int] = set()
         self._sealed: set[int] = set()
         self._finished: set[tuple[int, str]] = set()
         self._last = 0
-        after = state.started - 1 if state is not None and state.started else journal.head(conversation).head
+        after = (
+            state.started - 1
+            if state is not None and state.started
+            else journal.head(conversation).head
+        )
         for each in _events(journal, conversation, after):
             if each.run in {run, None}:
                 self._take(each)
@@ -190,15 +218,20 @@ class _Stored:
         match recorded.event:
             case ModelRequested():
                 self._last = recorded.seq
-            case ReplyDelta(request, offset, text) if offset == len(self._said.get(request, "")):
+            case ReplyDelta(request, offset, text) if offset == len(
+                self._said.get(request, "")
+            ):
                 self._said[request] = self._said.get(request, "") + text
             case MessagePartial(parts, request):
                 self._sealed.add(request)
                 self._said[request] = text_of(parts)
             case MessageAssistant(request=request):
                 self._answered.add(request)
-            case ToolFinished(message, call, outcome) | ToolLate(message, call, outcome):
-                if outcome != "unknown":  # nobody knew; what is handed in is what was done
+            case ToolFinished(message, call, outcome) | ToolLate(
+                message, call, outcome
+            ):
+                # nobody knew; what is handed in is what was done
+                if outcome != "unknown":
                     self._finished.add((message, call))
 
     def lacks(self, event: ToolFinished) -> bool:
@@ -207,7 +240,11 @@ class _Stored:
 
     def missing(self, events: Sequence[Event]) -> list[Event]:
         """Of these, what can be appended as it is to a run that is open."""
-        whole = {each.request for each in events if isinstance(each, MessageAssistant | MessagePartial)}
+        whole = {
+            each.request
+            for each in events
+            if isinstance(each, MessageAssistant | MessagePartial)
+        }
         closed = self._answered | self._sealed
         ends = {request: len(text) for request, text in self._said.items()}
         told = dict(ends)
@@ -216,10 +253,13 @@ class _Stored:
             match event:
                 case ReplyDelta(request, offset, text) if request not in closed | whole:
                     rest, end = _rest(told, request, offset, text), ends.get(request, 0)
-                    if rest:  # at the end of what is there: a crashed server may have lost the last of it
+                    # at the end of what is there: a crashed server may have lost the last of it
+                    if rest:
                         found.append(ReplyDelta(request, end, rest))
                         ends[request] = end + len(rest)
-                case MessageAssistant(request=request) | MessagePartial(request=request):
+                case (
+                    MessageAssistant(request=request) | MessagePartial(request=request)
+                ):
                     if request not in closed:
                         found.append(event)
                         closed = closed | {request}
@@ -227,7 +267,9 @@ class _Stored:
                     found.append(event)
         return found
 
-    def late(self, events: Sequence[Event]) -> list[tuple[Literal["token", "tool"], dict[str, Any]]]:
+    def late(
+        self, events: Sequence[Event]
+    ) -> list[tuple[Literal["token", "tool"], dict[str, Any]]]:
         """The words that are not there, and the calls that were asked for. Nothing is said twice."""
         told = {request: len(text) for request, text in self._said.items()}
         answered = set(self._answered)
@@ -247,7 +289,10 @@ class _Stored:
                 case MessageAssistant(parts=parts) if request not in answered:
                     say(request, 0, text_of(parts))
                     calls = [part for part in parts if isinstance(part, ToolCall)]
-                    found += [("tool", {"name": call.name, "args": call.arguments}) for call in calls]
+                    found += [
+                        ("tool", {"name": call.name, "args": call.arguments})
+                        for call in calls
+                    ]
                     answered.add(request)
         return found
 
@@ -259,7 +304,9 @@ def _rest(told: dict[int, int], request: int, offset: int, text: str) -> str:
     return text[max(0, before - offset) :]
 
 
-def _events(journal: Journal, conversation: str, after: int, upto: int = ALL_SEQS) -> Iterator[Recorded]:
+def _events(
+    journal: Journal, conversation: str, after: int, upto: int = ALL_SEQS
+) -> Iterator[Recorded]:
     while page := journal.read(conversation, after=after, upto=upto):
         yield from page
         after = page[-1].seq
@@ -271,7 +318,8 @@ def repair(db: Any, session_id: str, run_id: str) -> dict[str, Any]:  # noqa: AN
 
     A run that is still open somewhere alive is not touched: that is a RunConflict.
     """
-    journal: Journal = getattr(db, "_db", db).journal  # also that behind an AsyncSessionDB
+    # also that behind an AsyncSessionDB
+    journal: Journal = getattr(db, "_db", db).journal
     stretch = journal.stretch(session_id)
     if stretch is None:
         raise NoSuchConversation(f"There is no session {session_id}.")
@@ -279,11 +327,17 @@ def repair(db: Any, session_id: str, run_id: str) -> dict[str, Any]:  # noqa: AN
     mend(journal, conversation, run_id)
     known = journal.run(conversation, run_id)
     shown = Transcript()
-    for each in _events(journal, conversation, known.started - 1 if known and known.started else 0):
+    for each in _events(
+        journal, conversation, known.started - 1 if known and known.started else 0
+    ):
         shown.apply(each)
-    found = next((row for row in shown.rows if row.kind == "marker" and row.run == run_id), None)
+    found = next(
+        (row for row in shown.rows if row.kind == "marker" and row.run == run_id), None
+    )
     if found is None:
-        raise InvalidInput(f"Run {run_id} has no marker: it was not interrupted, or that was taken back.")
+        raise InvalidInput(
+            f"Run {run_id} has no marker: it was not interrupted, or that was taken back."
+        )
     return marker_of(journal, conversation, found)
 
 
@@ -301,24 +355,38 @@ def mend(journal: Journal, conversation: str, run_id: str) -> None:
             finally:
                 journal.release(lease)
             return
-        if tries >= _DYING and not (journal.holder(name) or "repair").startswith("repair"):
+        if tries >= _DYING and not (journal.holder(name) or "repair").startswith(
+            "repair"
+        ):
             break
-        journal.wait(conversation, journal.head(conversation).head, seconds=0.25)  # another repairs it
+        # another repairs it
+        journal.wait(conversation, journal.head(conversation).head, seconds=0.25)
     raise RunConflict(f"Run {run_id} has an owner that is alive.", hint="take it over")
 
 
 def _end(journal: Journal, conversation: str, run_id: str, lease: Lease) -> None:
-    turns, head, known = Turns(), journal.head(conversation), journal.run(conversation, run_id)
+    turns, head, known = (
+        Turns(),
+        journal.head(conversation),
+        journal.run(conversation, run_id),
+    )
     if known is not None and known.finished is not None:
         return
-    after = known.started - 1 if known is not None and known.started else max(0, head.unanswered - 1)
+    after = (
+        known.started - 1
+        if known is not None and known.started
+        else max(0, head.unanswered - 1)
+    )
     for each in _events(journal, conversation, after):
         turns.apply(each)
     run = turns.run
     if run is not None and run.id == run_id:
         step = run.step
         if step and (run.waits or run.handed) and run.at_rest:
-            raise RunConflict(f"Run {run_id} waits for an answer, or for a sub-agent.", hint="answer it")
+            raise RunConflict(
+                f"Run {run_id} waits for an answer, or for a sub-agent.",
+                hint="answer it",
+            )
         events = interruption(run, GONE)
     elif head.run is not None:
         raise RunConflict(f"Another run than {run_id} is open.")
@@ -355,27 +423,38 @@ WORDING: Mapping[str, str] = {
 def rows_of(journal: Journal, conversation: str) -> list[dict[str, Any]]:
     """The rows of a conversation as mappings, after a look for output that came late."""
     rows = open_rows(journal, conversation, limit=_PAGE_MAX)
-    return [marker_of(journal, conversation, row) if row.kind == "marker" else _mapping(row) for row in rows]
+    return [
+        marker_of(journal, conversation, row) if row.kind == "marker" else _mapping(row)
+        for row in rows
+    ]
 
 
 def open_rows(
     journal: Journal, conversation: str, *, before: int | None = None, limit: int = 50
 ) -> list[Row]:
     """The last rows and the inputs that wait, or the last rows before a seq, after a look for output that came late."""
-    page = open_page(journal, conversation, None if before is None else first_key(before), limit)
+    page = open_page(
+        journal, conversation, None if before is None else first_key(before), limit
+    )
     return [*page.rows, *page.waiting]
 
 
-def open_page(journal: Journal, conversation: str, before: Key | None, limit: int) -> Page:
+def open_page(
+    journal: Journal, conversation: str, before: Key | None, limit: int
+) -> Page:
     """The last rows, or the last before a key, after a look for output that came late."""
     folded = fold_page(journal, conversation, before, limit)
     page = folded.page(limit)
-    if any(row.state == "pending" for row in page.rows) and _retry(journal, conversation, page, folded.shown):
+    if any(row.state == "pending" for row in page.rows) and _retry(
+        journal, conversation, page, folded.shown
+    ):
         return fold_page(journal, conversation, before, limit).page(limit)
     return page
 
 
-def ended_above(journal: Journal, conversation: str, run: str | None, first: int) -> bool:
+def ended_above(
+    journal: Journal, conversation: str, run: str | None, first: int
+) -> bool:
     """Whether a run ended above the page that begins here: what comes late of it is not shown on this one."""
     state = journal.run(conversation, run or "")
     return state is not None and state.finished is not None and state.finished < first
@@ -387,14 +466,25 @@ def _retry(journal: Journal, conversation: str, page: Page, shown: Transcript) -
     It comes back soon: a store that does not take writes is not waited for.
     """
     key = (journal.incarnation, journal.user, conversation)
-    pending = [row for row in page.rows if row.kind == "marker" and row.state == "pending"]
+    pending = [
+        row for row in page.rows if row.kind == "marker" and row.state == "pending"
+    ]
     changed: list[bool] = []
 
     def look() -> None:
         try:
-            changed.extend([_look(journal, conversation, row, row.run or "", shown) for row in pending])
-        except TenaxError as error:  # a read shows what there is, whatever recovery cannot do
-            log.warning("Recovery has to wait: %s", error, extra={"action": "recovery_waits"})
+            changed.extend(
+                [
+                    _look(journal, conversation, row, row.run or "", shown)
+                    for row in pending
+                ]
+            )
+        except (
+            TenaxError
+        ) as error:  # a read shows what there is, whatever recovery cannot do
+            log.warning(
+                "Recovery has to wait: %s", error, extra={"action": "recovery_waits"}
+            )
         finally:
             with _lock:
                 _looking.discard(key)
@@ -417,9 +507,14 @@ _looking: set[tuple[str, str | None, str]] = set()
 _lock = threading.Lock()
 
 
-def _look(journal: Journal, conversation: str, row: Row, run: str, shown: Transcript) -> bool:
+def _look(
+    journal: Journal, conversation: str, row: Row, run: str, shown: Transcript
+) -> bool:
     """One look at one run, by one reader at a time."""
-    name, reader = f"recover:{conversation}:{run}"[:ID_CHARS_MAX], f"reader {run}"[:ID_CHARS_MAX]
+    name, reader = (
+        f"recover:{conversation}:{run}"[:ID_CHARS_MAX],
+        f"reader {run}"[:ID_CHARS_MAX],
+    )
     lease = journal.claim(name, reader, _LOOK_SECONDS)
     if lease is None:
         return False
@@ -443,7 +538,9 @@ def _verdict(
     state = journal.run(conversation, run)
     if state is None:
         return None
-    if state.late or any(each.run == run and each.kind in {"assistant", "tool"} for each in shown.rows):
+    if state.late or any(
+        each.run == run and each.kind in {"assistant", "tool"} for each in shown.rows
+    ):
         return "recovered"
     if state.sealed is None and not _swept(journal, conversation, state):
         return None
@@ -455,8 +552,14 @@ def _verdict(
 
 def _swept(journal: Journal, conversation: str, state: RunState) -> bool:
     """Whether no more output can come: the process that ran it has ended, or its host has shipped all it left."""
-    started = journal.fact(conversation, state.started) if state.started is not None else None
+    started = (
+        journal.fact(conversation, state.started) if state.started is not None else None
+    )
     event = started.event if started is not None else None
     owner = event.instance if isinstance(event, RunStarted) else ""
-    gone = {each.id for each in journal.instances() if each.ended_at is not None or each.swept_at is not None}
+    gone = {
+        each.id
+        for each in journal.instances()
+        if each.ended_at is not None or each.swept_at is not None
+    }
     return owner in gone

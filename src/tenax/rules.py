@@ -34,12 +34,16 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tool: _Pattern
     touches: _Pattern = "*"
 
-    def fits(self, name: str, touches: str, *, line: bool = False, exact: str = "") -> bool:
+    def fits(
+        self, name: str, touches: str, *, line: bool = False, exact: str = ""
+    ) -> bool:
         """Whether it is about this call. `line`: it touches a command line, where a pattern allows no second command.
 
         `exact` says more than `touches`. It is matched only as a whole: no star in a pattern for the one goes into the other.
         """
-        about = fnmatchcase(touches, self.touches) or (exact != "" and self.touches == exactly(exact))
+        about = fnmatchcase(touches, self.touches) or (
+            exact != "" and self.touches == exactly(exact)
+        )
         if not (fnmatchcase(name, self.tool) and about):
             return False
         # Servers name their tools themselves: SERVER__TOOL is allowed by what says so, or allows everything.
@@ -49,14 +53,20 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def _holds(self, line: str) -> bool:
         """It says itself what joins the commands there, or allows every line of this kind."""
         kind, before = f"{line.partition(': ')[0]}: ", self.touches.removesuffix("*")
-        every = self.touches == "*" or (before != self.touches and fnmatchcase(kind, before))
+        every = self.touches == "*" or (
+            before != self.touches and fnmatchcase(kind, before)
+        )
         return every or _JOINS.findall(line) == _JOINS.findall(self.touches)
 
     @property
     def command(self) -> str:
         """How it is made in a terminal."""
-        dashes = ["--"] if self.tool.startswith("-") or self.touches.startswith("-") else []
-        return shlex.join(["tenax", "rules", "add", *dashes, self.verdict, self.tool, self.touches])
+        dashes = (
+            ["--"] if self.tool.startswith("-") or self.touches.startswith("-") else []
+        )
+        return shlex.join(
+            ["tenax", "rules", "add", *dashes, self.verdict, self.tool, self.touches]
+        )
 
     def __str__(self) -> str:
         return f"{self.verdict} {self.tool} {self.touches}"
@@ -67,7 +77,9 @@ def exactly(text: str) -> str:
     return glob.escape(text)
 
 
-def proposals(touches: str, *, paths: bool, line: bool = False, exact: str = "") -> list[str]:
+def proposals(
+    touches: str, *, paths: bool, line: bool = False, exact: str = ""
+) -> list[str]:
     """Return patterns for what a call touches: the exact text first, then a wider pattern if there is a safe one.
 
     The wider pattern is `touches` where `exact` says more, the folder of a path, or the arguments of a command in
@@ -75,7 +87,11 @@ def proposals(touches: str, *, paths: bool, line: bool = False, exact: str = "")
     person agrees to it.
     """
     shown = exact or touches
-    if not touches.strip() or "\ufffd" in shown or len(exactly(shown)) > PATTERN_CHARS_MAX:
+    if (
+        not touches.strip()
+        or "\ufffd" in shown
+        or len(exactly(shown)) > PATTERN_CHARS_MAX
+    ):
         return []
     found = [exactly(shown)]
     if exact:

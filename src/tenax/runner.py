@@ -21,7 +21,14 @@ from tenax.agent.held import Held
 from tenax.agent.history import History
 from tenax.agent.loop import Agent, Ended, Rendered, Run
 from tenax.changes import Changes
-from tenax.errors import ConfigError, Gone, LeaseLost, NoSuchConversation, StoreUnavailable, TenaxError
+from tenax.errors import (
+    ConfigError,
+    Gone,
+    LeaseLost,
+    NoSuchConversation,
+    StoreUnavailable,
+    TenaxError,
+)
 from tenax.events import ApprovalAnswered, Event, RunFinished, RunStarted, RunStop
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Lease
@@ -95,23 +102,34 @@ class Lanes:
         self._closed = False
         self._me = ""
 
-    def wake(self, conversation: str, *, patient: bool = True, resume: bool = False) -> None:
+    def wake(
+        self, conversation: str, *, patient: bool = True, resume: bool = False
+    ) -> None:
         """There may be something to do. `patient`: wait for another process that has the conversation now."""
         if self._closed:
             return
         if conversation in self._tasks:
             self._again[conversation] = resume or self._again.get(conversation, False)
             return
-        self._begin(conversation, self._drive(conversation, patient=patient, resume=resume))
+        self._begin(
+            conversation, self._drive(conversation, patient=patient, resume=resume)
+        )
 
     def _begin(self, conversation: str, drive: Coroutine[None, None, None]) -> None:
-        task = self._tasks[conversation] = asyncio.create_task(drive, name=f"lane {conversation}")
+        task = self._tasks[conversation] = asyncio.create_task(
+            drive, name=f"lane {conversation}"
+        )
         task.add_done_callback(lambda done: self._done(conversation, done))
 
     def _done(self, conversation: str, task: asyncio.Task[None]) -> None:
         self._tasks.pop(conversation, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("A lane ended: %s", error, exc_info=error, extra={"action": "lane_failed"})
+            log.error(
+                "A lane ended: %s",
+                error,
+                exc_info=error,
+                extra={"action": "lane_failed"},
+            )
         if conversation in self._again:
             self.wake(conversation, resume=self._again.pop(conversation))
 
@@ -122,13 +140,18 @@ class Lanes:
             self._again.pop(conversation, None)
             task.cancel()
             await asyncio.wait({task})
-        self._begin(conversation, self._drive(conversation, patient=True, resume=False, taken=taken))
+        self._begin(
+            conversation,
+            self._drive(conversation, patient=True, resume=False, taken=taken),
+        )
 
     async def stop(self, conversation: str) -> None:
         """Ask the run to stop, wherever it is."""
         run = (await self._journal.head(conversation)).run
         if run is not None:
-            await self._journal.append(conversation, [RunStop(self._journal.user or "")], run=run)
+            await self._journal.append(
+                conversation, [RunStop(self._journal.user or "")], run=run
+            )
             self.wake(conversation, patient=False)
 
     # -- sub-agents ------------------------------------------------------------------------------------------
@@ -164,7 +187,11 @@ class Lanes:
         parent = turns.run or turns.resumable
         if parent is None or turns.stopped or parent.stop or parent.step is None:
             return False
-        call = parent.step.calls.get(made.call) if parent.step.message == made.message else None
+        call = (
+            parent.step.calls.get(made.call)
+            if parent.step.message == made.message
+            else None
+        )
         return call is not None and not call.finished
 
     async def tell(self, conversation: str) -> None:
@@ -204,7 +231,12 @@ class Lanes:
     # -- one lane --------------------------------------------------------------------------------------------
 
     async def _drive(
-        self, conversation: str, *, patient: bool, resume: bool, taken: Lease | None = None
+        self,
+        conversation: str,
+        *,
+        patient: bool,
+        resume: bool,
+        taken: Lease | None = None,
     ) -> None:
         pause = _FIRST_PAUSE
         while True:
@@ -213,7 +245,9 @@ class Lanes:
                 worked, upto = False, None
                 if lease is not None:
                     over, taken = taken is not None, None
-                    worked, upto = await self._work(conversation, lease, resume=resume, taken=over)
+                    worked, upto = await self._work(
+                        conversation, lease, resume=resume, taken=over
+                    )
                 elif not patient:
                     return
                 if not await self._left(conversation, upto, worked=worked):
@@ -223,22 +257,29 @@ class Lanes:
                 log.info("%s is gone; there is nothing to do in it.", conversation)
                 return
             except ConfigError as error:
-                log.warning("%s waits: %s", conversation, error, extra={"action": "no_model"})
+                log.warning(
+                    "%s waits: %s", conversation, error, extra={"action": "no_model"}
+                )
                 return
             except StoreUnavailable as error:
                 log.warning("%s Trying again.", error, extra={"action": "store_away"})
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _claim(self, conversation: str, *, take_over: bool = False) -> Lease | None:
+    async def _claim(
+        self, conversation: str, *, take_over: bool = False
+    ) -> Lease | None:
         limits = (await self._agent(conversation)).limits
         seconds = limits.silence + limits.lease_grace
         holder = await self._instance()
         if (kept := self._kept.get(conversation)) is not None:
             await self._journal.release(kept)
-            if self._kept.get(conversation) is kept:  # who takes over may have come between
+            # who takes over may have come between
+            if self._kept.get(conversation) is kept:
                 del self._kept[conversation]
-        return await self._journal.claim(f"run:{conversation}", holder, seconds, take_over=take_over)
+        return await self._journal.claim(
+            f"run:{conversation}", holder, seconds, take_over=take_over
+        )
 
     async def _instance(self) -> str:
         """This process, as the store knows it: the same as long as the store is open."""
@@ -263,7 +304,8 @@ class Lanes:
         owned = upto is not None
         head = await self._journal.head(conversation)
         if upto is not None and head.run is not None and head.head > upto:
-            return True  # a stop or an answer came while the lease was given back, and whoever sent it could not claim it
+            # a stop or an answer came while the lease was given back, and whoever sent it could not claim it
+            return True
         if head.unanswered == 0 and (owned or head.run is None):
             return False
         if owned:
@@ -271,7 +313,9 @@ class Lanes:
         await self._journal.wait(conversation, head.head, seconds=_LOOK_SECONDS)
         return True
 
-    async def _work(self, conversation: str, lease: Lease, *, resume: bool, taken: bool) -> tuple[bool, int]:
+    async def _work(
+        self, conversation: str, lease: Lease, *, resume: bool, taken: bool
+    ) -> tuple[bool, int]:
         """Do what there is to do. Whether there was anything, and what was known when it was last looked for."""
         history = self.history(conversation)
         worked, upto = False, history.seq
@@ -290,7 +334,8 @@ class Lanes:
                     self._answered(conversation)
                 if ended == "lost" or (ended == "parked" and not _moved(history.turns)):
                     await history.catch_up()
-                    upto = ALL_SEQS if ended == "lost" else upto  # who took it sees to it
+                    # who took it sees to it
+                    upto = ALL_SEQS if ended == "lost" else upto
                     break
         except LeaseLost:
             upto = ALL_SEQS
@@ -304,23 +349,32 @@ class Lanes:
         """An approval that nobody answers is denied when its time is over, without anybody coming by."""
         run = history.turns.run
         calls = run.open if run is not None else []
-        ends = [each.asked.expires_at for each in calls if each.asked and not each.answered]
+        ends = [
+            each.asked.expires_at for each in calls if each.asked and not each.answered
+        ]
         late = [each.handed_at + int(each.started.deadline * 1e6) for each in calls
                 if each.started and each.handed and not each.handed.asks]  # fmt: skip
         if (before := self._timers.pop(history.conversation, None)) is not None:
             before.cancel()
         if ends or late:
             first = min([*late, max(ends)] if ends else late)
-            seconds = max(0.0, (first - self._journal.clock.now_us()) / 1e6) + _FIRST_PAUSE
+            seconds = (
+                max(0.0, (first - self._journal.clock.now_us()) / 1e6) + _FIRST_PAUSE
+            )
             loop = asyncio.get_running_loop()
-            self._timers[history.conversation] = loop.call_later(seconds, self.wake, history.conversation)
+            self._timers[history.conversation] = loop.call_later(
+                seconds, self.wake, history.conversation
+            )
 
     def history(self, conversation: str) -> History:
         """The conversation as this process has folded it, up to some number."""
-        history = self._histories.pop(conversation, None) or History(self._journal, conversation)
+        history = self._histories.pop(conversation, None) or History(
+            self._journal, conversation
+        )
         self._histories[conversation] = history
         if (over := len(self._histories) - HISTORIES_MAX) > 0:
-            kept = {conversation, *self._tasks}  # what is at work is in use, whoever else asks for it
+            # what is at work is in use, whoever else asks for it
+            kept = {conversation, *self._tasks}
             for oldest in [each for each in self._histories if each not in kept][:over]:
                 del self._histories[oldest]
                 self._rendered.pop(oldest, None)
@@ -340,21 +394,29 @@ class Lanes:
             compact=self._compact,
             kin=self,
             changes=self._changes,
-            rendered=self._rendered.setdefault(history.conversation, Rendered(self._journal)),
+            rendered=self._rendered.setdefault(
+                history.conversation, Rendered(self._journal)
+            ),
         )
         try:
             return await acting.go()
         except (Gone, LeaseLost, NoSuchConversation, StoreUnavailable):
             raise
         except Exception as error:
-            log.exception("A run ended in a surprise.", extra={"action": "run_failed", "run": run})
+            log.exception(
+                "A run ended in a surprise.", extra={"action": "run_failed", "run": run}
+            )
             surprise = "Something went wrong inside Tenax; the log says what."
             why = str(error) if isinstance(error, TenaxError) else surprise
             await history.catch_up()
-            await self._append(history, acting.lease, run, *acting.cut(), RunFinished("failed", why))
+            await self._append(
+                history, acting.lease, run, *acting.cut(), RunFinished("failed", why)
+            )
             return "failed"
 
-    async def _next(self, history: History, lease: Lease, *, resume: bool, taken: bool) -> str | None:
+    async def _next(
+        self, history: History, lease: Lease, *, resume: bool, taken: bool
+    ) -> str | None:
         """The run to go on with, its start appended; None if nothing is to be done."""
         turns = history.turns
         if turns.run is not None:
@@ -364,7 +426,9 @@ class Lanes:
                     await self.tell(history.conversation)
                 return found
             why = "Somebody else took over." if taken else GONE
-            await self._append(history, lease, turns.run.id, *interruption(turns.run, why))
+            await self._append(
+                history, lease, turns.run.id, *interruption(turns.run, why)
+            )
             await history.catch_up()  # something else may have come between
             turns = history.turns
         before = turns.resumable
@@ -374,7 +438,9 @@ class Lanes:
             return await self._start(history, lease, [next(iter(turns.waiting))], None)
         return None
 
-    async def _start(self, history: History, lease: Lease, inputs: list[int], before: OpenRun | None) -> str:
+    async def _start(
+        self, history: History, lease: Lease, inputs: list[int], before: OpenRun | None
+    ) -> str:
         run = self._journal.ids.run()
         instance = await self._instance()
         resumes, attempt = None, 0
@@ -394,17 +460,28 @@ class Lanes:
         if waits and said and run.step is not None:
             denied: list[Event] = [
                 ApprovalAnswered(
-                    run.step.message, each.call.id, "no", why=_INSTEAD.get(each.call.name, _NEWER)
+                    run.step.message,
+                    each.call.id,
+                    "no",
+                    why=_INSTEAD.get(each.call.name, _NEWER),
                 )
                 for each in waits
             ]
             await self._append(history, lease, run.id, *denied)
-        elif not run.handed and any(each.asked and each.asked.expires_at >= now for each in waits):
+        elif not run.handed and any(
+            each.asked and each.asked.expires_at >= now for each in waits
+        ):
             return None
         return run.id
 
-    async def _append(self, history: History, lease: Lease, run: str, *events: Event) -> None:
-        await history.took(await self._journal.append(history.conversation, events, lease=lease, run=run))
+    async def _append(
+        self, history: History, lease: Lease, run: str, *events: Event
+    ) -> None:
+        await history.took(
+            await self._journal.append(
+                history.conversation, events, lease=lease, run=run
+            )
+        )
 
     def _may_resume(self, turns: Turns, before: OpenRun) -> bool:
         """Whether an interrupted run goes on by itself."""

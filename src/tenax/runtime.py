@@ -125,7 +125,9 @@ class Question(msgspec.Struct, frozen=True):
     def noted(self, patterns: list[str]) -> list[str]:
         """Return patterns of these with what they leave open."""
         notes = dict(zip(self.conversation, self.notes, strict=False))
-        return [f"{each} ({notes[each]})" if notes.get(each) else each for each in patterns]
+        return [
+            f"{each} ({notes[each]})" if notes.get(each) else each for each in patterns
+        ]
 
 
 @checked
@@ -160,7 +162,10 @@ class Runtime:
             self._offers,
             models=models,
             limits=limits
-            or Limits(dollars_conversation=config.budget_conversation, dollars_day=config.budget_day),
+            or Limits(
+                dollars_conversation=config.budget_conversation,
+                dollars_day=config.budget_day,
+            ),
             context_files=context_files,
         )
         self._owner = self._answerers.owner
@@ -172,10 +177,16 @@ class Runtime:
         self._lives = Lives(self.journal)
         self.list = LiveList(self.journal)
         self.attachments = Attachments(self.journal)
-        self._held = Held(self.journal, config.places.data / "spool", self._on_held(on_held))
+        self._held = Held(
+            self.journal, config.places.data / "spool", self._on_held(on_held)
+        )
         folder = self._answerers.folder
-        self._changes = Changes(self.journal, folder, config.places.snapshots, own_files(config))
-        self._compactor = Compactor(self._sync, self._readers.must_keep, self._readers.compacted)
+        self._changes = Changes(
+            self.journal, folder, config.places.snapshots, own_files(config)
+        )
+        self._compactor = Compactor(
+            self._sync, self._readers.must_keep, self._readers.compacted
+        )
         self.lanes = Lanes(
             self.journal,
             self._answerers.of,
@@ -186,7 +197,9 @@ class Runtime:
             self._evicted,
             self._changes,
         )
-        self.schedules = Scheduler(self.journal, self._answerers.why_silent, self.lanes.wake)
+        self.schedules = Scheduler(
+            self.journal, self._answerers.why_silent, self.lanes.wake
+        )
         """What is asked by itself, and when."""
         self._besides: set[asyncio.Task[None]] = set()
         self._upkeep: asyncio.Task[None] | None = None
@@ -201,7 +214,10 @@ class Runtime:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.close()
 
@@ -227,20 +243,31 @@ class Runtime:
             if await self.journal.holder(f"run:{name}") is not None:
                 continue
             rests[name] = (await self.journal.head(name)).head
-            if each.run is None or self._rests.get(name) != rests[name] or await self.journal.delegated(name):
+            if (
+                each.run is None
+                or self._rests.get(name) != rests[name]
+                or await self.journal.delegated(name)
+            ):
                 if self._serves and not await self._answerers.why_silent(name):
                     self.lanes.wake(name, patient=False)
                 elif each.run is not None:
                     await self._mend(name, each.run)
         self._rests = rests
-        self._beside("changes", lambda: self._changes.soon(self._changes.settle(), seconds=60.0))
+        self._beside(
+            "changes", lambda: self._changes.soon(self._changes.settle(), seconds=60.0)
+        )
 
     async def _mend(self, conversation: str, run: str) -> None:
         """Nobody goes on with it here; but a run whose owner is gone is shown as one."""
         try:
             await self.journal.apart(lambda: mend(self._sync, conversation, run))
         except (Refused, StoreDamaged) as error:  # the others are seen to all the same
-            log.info("%s is left as it is: %s", conversation, error, extra={"action": "left", "run": run})
+            log.info(
+                "%s is left as it is: %s",
+                conversation,
+                error,
+                extra={"action": "left", "run": run},
+            )
 
     async def _keep_up(self) -> None:
         """Go on with what was ended in good order, and look again for what other processes leave."""
@@ -261,8 +288,13 @@ class Runtime:
     async def _unless_away(self, work: Callable[[], Awaitable[object]]) -> None:
         try:
             await work()
-        except (TenaxError, OSError) as error:  # the second: this process has as many files open as it may
-            log.warning("%s It is tried later.", error, extra={"action": "upkeep_waits"})
+        except (
+            TenaxError,
+            OSError,
+        ) as error:  # the second: this process has as many files open as it may
+            log.warning(
+                "%s It is tried later.", error, extra={"action": "upkeep_waits"}
+            )
 
     async def _go_on_all(self) -> None:
         """Wake the lanes of runs that were interrupted lately. Whether such a run goes on is the lane's to say.
@@ -279,7 +311,8 @@ class Runtime:
                     await self._answerers.why_silent(name)
                     or await self.journal.holder(f"run:{name}") is not None
                 ):
-                    continue  # who ended it is about to give the conversation back: the next look finds it
+                    # who ended it is about to give the conversation back: the next look finds it
+                    continue
                 if self._cut is None or not await self._was_planned(name, run):
                     self.lanes.wake(name, patient=False)
             seen.add(run)
@@ -287,8 +320,14 @@ class Runtime:
 
     async def _was_planned(self, conversation: str, run: str) -> bool:
         state = await self.journal.run(conversation, run)
-        end = await self.journal.fact(conversation, state.finished) if state and state.finished else None
-        return end is not None and isinstance(end.event, RunFinished) and end.event.planned
+        end = (
+            await self.journal.fact(conversation, state.finished)
+            if state and state.finished
+            else None
+        )
+        return (
+            end is not None and isinstance(end.event, RunFinished) and end.event.planned
+        )
 
     async def close(self) -> None:
         """End the runs of this process so that the next start goes on with them, and let go of the store.
@@ -312,13 +351,20 @@ class Runtime:
         await self._held.close()
         if self._owns:
             try:
-                await asyncio.wait_for(self.journal.close(), max(0.5, until - loop.time()))
+                await asyncio.wait_for(
+                    self.journal.close(), max(0.5, until - loop.time())
+                )
             except TimeoutError:
-                log.warning("The store does not answer, and was left as it is.", extra={"action": "left"})
+                log.warning(
+                    "The store does not answer, and was left as it is.",
+                    extra={"action": "left"},
+                )
         else:
             self.journal.let_go()
 
-    def _on_held(self, told: Callable[[str, int], None] | None) -> Callable[[str, int], None]:
+    def _on_held(
+        self, told: Callable[[str, int], None] | None
+    ) -> Callable[[str, int], None]:
         def tell(conversation: str, count: int) -> None:
             self._lives.held(conversation, count)
             if told is not None:
@@ -346,7 +392,10 @@ class Runtime:
     def _offers(self) -> list[Tool[Any]]:
         """The tools with which an agent sets other runs going."""
         wake = partial(self.lanes.wake, patient=False)
-        return [UseSchedules(self.schedules), Delegate(self.journal, self.lanes.turns, wake)]
+        return [
+            UseSchedules(self.schedules),
+            Delegate(self.journal, self.lanes.turns, wake),
+        ]
 
     async def use_model(self, label: str) -> None:
         """Answer with this model of the configuration from now on, here and in whatever starts later."""
@@ -375,14 +424,18 @@ class Runtime:
 
     def rule_for(self, conversation: str, name: str, arguments: str) -> Rule | None:
         """The narrowest rule that would let a call be made without asking; None where none would, or none is needed."""
-        found = self.agent.gate.weigh(name, arguments, self._call(conversation), allowed=())
+        found = self.agent.gate.weigh(
+            name, arguments, self._call(conversation), allowed=()
+        )
         return found.rule if isinstance(found, Asks) else None
 
     async def _process_ended(self, ended: Finished) -> None:
         """Tell a conversation that its background process ended. What a dead Tenax left is answered by who serves."""
         once, wake = Dedup("background", ended.id), self._serves or not ended.lost
         with contextlib.suppress(Gone, NoSuchConversation, DedupReused):
-            await self.submit(ended.conversation, ended.text, system=True, dedup=once, wake=wake)
+            await self.submit(
+                ended.conversation, ended.text, system=True, dedup=once, wake=wake
+            )
 
     def _answered(self, conversation: str) -> None:
         self._give_title(conversation)
@@ -390,15 +443,22 @@ class Runtime:
 
     def _evicted(self, conversation: str) -> None:
         """It was not used for long, and is folded no more: a boundary."""
-        self._beside(f"left {conversation}", lambda: self._readers.left(conversation, "evicted"))
+        self._beside(
+            f"left {conversation}", lambda: self._readers.left(conversation, "evicted")
+        )
 
     def _give_title(self, conversation: str) -> None:
         """A conversation without a title gets one from a model that can find it, while nobody waits."""
 
         async def work() -> None:
             model = (await self._answerers.of(conversation)).models[0]
-            if self._answerers.is_real(model) and (await self.journal.summary(conversation)).title is None:
-                await give_title(self.journal, model, conversation, silence=_TITLE_SECONDS)
+            if (
+                self._answerers.is_real(model)
+                and (await self.journal.summary(conversation)).title is None
+            ):
+                await give_title(
+                    self.journal, model, conversation, silence=_TITLE_SECONDS
+                )
 
         self._beside(f"title {conversation}", work)
 
@@ -419,7 +479,9 @@ class Runtime:
             except Gone:  # it was deleted a moment ago: nothing is owed there
                 leaving = None
         conversation = self.journal.ids.conversation()
-        opened = ConversationOpened(self._sync.user or "", self.journal.ids.stretch(), source=source)
+        opened = ConversationOpened(
+            self._sync.user or "", self.journal.ids.stretch(), source=source
+        )
         await self.journal.append(conversation, [opened])
         if leaving is not None:
             await self._readers.left(leaving, "new")
@@ -448,10 +510,14 @@ class Runtime:
         also where nobody can answer yet. Without `wake` it waits for whoever answers there next.
         """
         parts: list[Part] = [Text(words)] if isinstance(words, str) else list(words)
-        if not any(each.text.strip() if isinstance(each, Text) else True for each in parts):
+        if not any(
+            each.text.strip() if isinstance(each, Text) else True for each in parts
+        ):
             raise InvalidInput("The message is empty.")
         if sum(not isinstance(each, Text) for each in parts) > COUNT_MAX:
-            raise InvalidInput(f"A message takes {COUNT_MAX} attachments.", hint="Send the rest apart.")
+            raise InvalidInput(
+                f"A message takes {COUNT_MAX} attachments.", hint="Send the rest apart."
+            )
         lanes = self.lanes
         if not system:
             # Who could not be answered is told before anything is stored.
@@ -472,7 +538,9 @@ class Runtime:
     async def go_on(self, conversation: str) -> None:
         """Go on with a run that was interrupted and is not gone on with by itself, and with what its sub-agents do."""
         turns = await self.lanes.turns(conversation)
-        for each in run.handed if (run := turns.run or turns.resumable) is not None else ():
+        for each in (
+            run.handed if (run := turns.run or turns.resumable) is not None else ()
+        ):
             if each.handed is not None:
                 self.lanes.wake(each.handed.conversation, patient=False, resume=True)
         self.lanes.wake(conversation, resume=True)
@@ -494,19 +562,28 @@ class Runtime:
     async def _question(self, conversation: str, asked: ApprovalAsked) -> Question:
         gate = (await self._answerers.of(conversation)).gate
         found = gate.weigh(
-            asked.name, asked.arguments, self._call(conversation, asked.message, asked.call), allowed=()
+            asked.name,
+            asked.arguments,
+            self._call(conversation, asked.message, asked.call),
+            allowed=(),
         )
         here, notes = list[str](), list[str]()
         if not isinstance(found, Done) and found.touches == asked.touches:
             standing = isinstance(found, Allowed) or found.standing
             here, whole = found.patterns * standing, exactly(found.exact)
-            notes = ["" if pattern == whole else found.tool.open_words for pattern in here]
+            notes = [
+                "" if pattern == whole else found.tool.open_words for pattern in here
+            ]
         source = await self._answerers.source(conversation)
-        always = here if isinstance(found, Asks) and self._owner and source != TOUR else []
+        always = (
+            here if isinstance(found, Asks) and self._owner and source != TOUR else []
+        )
         return Question(asked.message, asked.call, here, always, notes)
 
     def _call(self, conversation: str, message: int = 0, call: str = "") -> Call:
-        return Call(self._sync.user or "", conversation, message, call, self._answerers.folder)
+        return Call(
+            self._sync.user or "", conversation, message, call, self._answerers.folder
+        )
 
     async def answer(
         self,
@@ -526,16 +603,26 @@ class Runtime:
         question of the model is answered with `once` and `words`, or with `no`.
         """
         _, asked = await self._asked(conversation, message, call)
-        if (asked.name == Ask.name and answer != "no") != bool(words.strip()) or len(words) > WORDS_CHARS_MAX:
+        if (asked.name == Ask.name and answer != "no") != bool(words.strip()) or len(
+            words
+        ) > WORDS_CHARS_MAX:
             raise InvalidInput(
                 f"A question is answered with words, up to {WORDS_CHARS_MAX:,} characters; nothing else is."
             )
-        rule = await self._rule_always(conversation, asked, pattern) if answer == "always" else None
+        rule = (
+            await self._rule_always(conversation, asked, pattern)
+            if answer == "always"
+            else None
+        )
         if answer == "conversation":
             pattern = await self._allow_here(conversation, asked, pattern)
         kept = pattern if answer in {"always", "conversation"} else ""
         by = self._sync.user or ""
-        why = "The person gave no answer." if asked.name == Ask.name and answer == "no" else ""
+        why = (
+            "The person gave no answer."
+            if asked.name == Ask.name and answer == "no"
+            else ""
+        )
         answered = ApprovalAnswered(message, call, answer, by, why, kept, words.strip())
         await self._append_answer(conversation, answered)
         try:
@@ -551,16 +638,27 @@ class Runtime:
             said = f"This call is allowed, but later ones ask again: no rule was made. {error}"
             raise Refused(said, hint=error.hint) from error
 
-    async def _asked(self, conversation: str, message: int, call: str) -> tuple[str, ApprovalAsked]:
+    async def _asked(
+        self, conversation: str, message: int, call: str
+    ) -> tuple[str, ApprovalAsked]:
         """The run that waits for this approval, and what it asks. Raises InvalidInput where nothing waits for it."""
         run = (await self.lanes.turns(conversation)).run
-        waits = [each.asked for each in run.waits if each.asked is not None] if run is not None else []
-        asked = next((each for each in waits if (each.message, each.call) == (message, call)), None)
+        waits = (
+            [each.asked for each in run.waits if each.asked is not None]
+            if run is not None
+            else []
+        )
+        asked = next(
+            (each for each in waits if (each.message, each.call) == (message, call)),
+            None,
+        )
         if run is None or asked is None:
             raise InvalidInput(_NOT_ASKED)
         return run.id, asked
 
-    async def _append_answer(self, conversation: str, answered: ApprovalAnswered) -> None:
+    async def _append_answer(
+        self, conversation: str, answered: ApprovalAnswered
+    ) -> None:
         """Store an answer if the approval still waits when it is stored: of several at once exactly one is.
 
         The head is read before the approval is looked up, so that whatever the look missed moves the head.
@@ -569,22 +667,31 @@ class Runtime:
             head = (await self.journal.head(conversation)).head
             run, _ = await self._asked(conversation, answered.message, answered.call)
             with contextlib.suppress(HeadMoved):
-                await self.journal.append(conversation, [answered], run=run, expect=Expect(head=head))
+                await self.journal.append(
+                    conversation, [answered], run=run, expect=Expect(head=head)
+                )
                 return
-        raise Refused("The conversation changes too fast to store the answer.", hint="Try again.")
+        raise Refused(
+            "The conversation changes too fast to store the answer.", hint="Try again."
+        )
 
-    async def _allow_here(self, conversation: str, asked: ApprovalAsked, pattern: str) -> str:
+    async def _allow_here(
+        self, conversation: str, asked: ApprovalAsked, pattern: str
+    ) -> str:
         """Return the pattern that an answer for the conversation allows."""
         offered = (await self._question(conversation, asked)).conversation
         if not offered:
             raise Refused("This call can be allowed once only.", hint="Allow it once.")
         if pattern and pattern not in offered:
             raise InvalidInput(
-                f"The pattern {pattern} was not offered for this call.", hint=f"Use {' or '.join(offered)}"
+                f"The pattern {pattern} was not offered for this call.",
+                hint=f"Use {' or '.join(offered)}",
             )
         return pattern or offered[0]
 
-    async def _rule_always(self, conversation: str, asked: ApprovalAsked, pattern: str) -> Rule:
+    async def _rule_always(
+        self, conversation: str, asked: ApprovalAsked, pattern: str
+    ) -> Rule:
         """Return the rule that an answer for good makes."""
         rule = Rule("allow", exactly(asked.name), pattern)
         self._owner_only()
@@ -592,7 +699,9 @@ class Runtime:
         if not offered:
             raise Refused("This cannot be allowed for good.", hint="Allow it once.")
         if pattern not in offered and not rule.fits(asked.name, asked.touches):
-            raise InvalidInput(f"The pattern {pattern} does not fit what this call touches: {asked.touches}")
+            raise InvalidInput(
+                f"The pattern {pattern} does not fit what this call touches: {asked.touches}"
+            )
         if said := mistake(rule):
             raise InvalidInput(f"This cannot be a rule: its {said}.")
         return rule
@@ -600,12 +709,17 @@ class Runtime:
     async def finished(self, conversation: str, seq: int) -> None:
         """Wait until the input at this seq was answered, or the run that took it ended otherwise or waits."""
         here = await self.lanes.folded(
-            conversation, lambda history: history.seq >= seq and _settled(history.turns, seq)
+            conversation,
+            lambda history: history.seq >= seq and _settled(history.turns, seq),
         )
         if here:  # it was answered in this process, which need not read it again
             return
         head = await self.journal.head(conversation)
-        run = await self.journal.run(conversation, head.run) if head.run is not None else None
+        run = (
+            await self.journal.run(conversation, head.run)
+            if head.run is not None
+            else None
+        )
         first = run.started if run is not None and run.started is not None else seq
         turns = Turns()
         async for each in self.journal.tail(conversation, min(seq, first) - 1):
@@ -615,14 +729,20 @@ class Runtime:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    async def transcript(self, conversation: str, *, before: int | None = None, limit: int = 50) -> list[Row]:
+    async def transcript(
+        self, conversation: str, *, before: int | None = None, limit: int = 50
+    ) -> list[Row]:
         """The last rows and the inputs that wait, or the last rows before a seq. It is opened as `page` opens it."""
         page = await self.page(
-            conversation, before=None if before is None else first_key(before), limit=limit
+            conversation,
+            before=None if before is None else first_key(before),
+            limit=limit,
         )
         return [*page.rows, *page.waiting]
 
-    async def page(self, conversation: str, *, before: Key | None = None, limit: int = 50) -> Page:
+    async def page(
+        self, conversation: str, *, before: Key | None = None, limit: int = 50
+    ) -> Page:
         """The last rows, or the last before a key: `next` of the page below.
 
         Opening a conversation also repairs a run whose owner is gone, and looks for output that came late.
@@ -630,9 +750,12 @@ class Runtime:
         run = (await self.journal.head(conversation)).run
         if run is not None and await self.journal.holder(f"run:{conversation}") is None:
             await self._unless_away(partial(self._mend, conversation, run))
-            if self._serves:  # a lane that came meanwhile could not claim it, and nobody else goes on with it
+            # a lane that came meanwhile could not claim it, and nobody else goes on with it
+            if self._serves:
                 self.lanes.wake(conversation, patient=False)
-        return await self.journal.apart(lambda: open_page(self._sync, conversation, before, limit))
+        return await self.journal.apart(
+            lambda: open_page(self._sync, conversation, before, limit)
+        )
 
     async def follow(
         self, conversation: str, after: int | Place = 0
@@ -642,18 +765,28 @@ class Runtime:
         Keep a `Place` (`journal.place`) to go on after an error, as for `Journal.tail`. After a crash of the store the rows since
         the last fact come again.
         """
-        place = after if isinstance(after, Place) else await self.journal.place(conversation, after)
+        place = (
+            after
+            if isinstance(after, Place)
+            else await self.journal.place(conversation, after)
+        )
         shown, incarnation = Transcript(), ""
         async for each in self.journal.tail(conversation, place):
-            if incarnation != place.incarnation:  # the numbers of what was folded may mean other events now
-                shown, incarnation = await self._folded_before(conversation, each.seq), place.incarnation
+            # the numbers of what was folded may mean other events now
+            if incarnation != place.incarnation:
+                shown, incarnation = (
+                    await self._folded_before(conversation, each.seq),
+                    place.incarnation,
+                )
             yield each.seq, shown.apply(each)
 
     async def _folded_before(self, conversation: str, seq: int) -> Transcript:
         if seq <= 1:
             return Transcript()
         folded = await self.journal.apart(
-            lambda: fold_page(self._sync, conversation, None, _FOLLOWED_ROWS, upto=seq - 1)
+            lambda: fold_page(
+                self._sync, conversation, None, _FOLLOWED_ROWS, upto=seq - 1
+            )
         )
         return folded.shown
 
@@ -668,7 +801,9 @@ class Runtime:
         """Watch it no longer."""
         self._lives.leave(live, hint)
 
-    async def changes(self, conversation: str, turn: str | None = None) -> list[TurnChanges]:
+    async def changes(
+        self, conversation: str, turn: str | None = None
+    ) -> list[TurnChanges]:
         """What the last turns changed in the folder, or what one of them did: the turn of a run, or a putting back by its seq."""
         return await self._changes.turns(conversation, turn)
 
@@ -678,7 +813,10 @@ class Runtime:
 
     async def usage(self, conversation: str) -> Usage:
         """What it took so far, and how full the context is."""
-        spent, head = await self.journal.spent(conversation), await self.journal.head(conversation)
+        spent, head = (
+            await self.journal.spent(conversation),
+            await self.journal.head(conversation),
+        )
         history, context_used = self.lanes.history(conversation), None
         if head.head - max(history.seq, head.context_from) < _FOLDED_AT_ONCE:
             await history.catch_up()
@@ -715,19 +853,29 @@ class Runtime:
         agent = await self._answerers.of(conversation)
         model = next((each for each in agent.models if each.name == event.model), None)
         if opened is None or model is None:
-            raise InvalidInput(f"{event.model} is not set up here, so its request cannot be shown.")
+            raise InvalidInput(
+                f"{event.model} is not set up here, so its request cannot be shown."
+            )
         prompt = await self.journal.get_blob(opened.prompt.blob)
         tools = msgspec.json.decode(
             await self.journal.get_blob(opened.tools.blob) or b"[]", type=list[ToolSpec]
         )
         rendered = Rendered(self.journal)
-        return await rendered.body(model, history, (prompt or b"").decode(), tools, event.inputs)
+        return await rendered.body(
+            model, history, (prompt or b"").decode(), tools, event.inputs
+        )
 
     async def conversations(
-        self, *, archived: bool = False, after: tuple[int, int, int] | None = None, limit: int = 50
+        self,
+        *,
+        archived: bool = False,
+        after: tuple[int, int, int] | None = None,
+        limit: int = 50,
     ) -> list[Summary]:
         """A page of the list. `after` is the `place` of the last one seen."""
-        return await self.journal.conversations(archived=archived, after=after, limit=limit)
+        return await self.journal.conversations(
+            archived=archived, after=after, limit=limit
+        )
 
     async def search(
         self,
@@ -738,7 +886,9 @@ class Runtime:
         limit: int = 20,
     ) -> Hits:
         """Everything that was ever said with these words, newest first."""
-        return await self.journal.search(words, conversation=conversation, before=before, limit=limit)
+        return await self.journal.search(
+            words, conversation=conversation, before=before, limit=limit
+        )
 
     # -- what a person does with a conversation --------------------------------------------------------------
 
@@ -771,15 +921,23 @@ class Runtime:
         """A new conversation with what stands up to a seq; its id."""
         return await self.journal.fork(conversation, upto=upto)
 
-    async def erase(self, conversation: str, seqs: Sequence[int], *, why: str = "") -> Erased:
+    async def erase(
+        self, conversation: str, seqs: Sequence[int], *, why: str = ""
+    ) -> Erased:
         """Take the text of these events away for good, and all that was derived from it.
 
         A sub-agent to which a call gave words of them, or whose answer they are, goes with them; what is erased in the
         conversation of a sub-agent is erased in its answer too.
         """
         children = set(await self.journal.delegated(conversation))
-        facts = [await self.journal.fact(conversation, seq) for seq in seqs] if children else []
-        made_there = {name for each in facts if each is not None for name in made_in(each)}
+        facts = (
+            [await self.journal.fact(conversation, seq) for seq in seqs]
+            if children
+            else []
+        )
+        made_there = {
+            name for each in facts if each is not None for name in made_in(each)
+        }
         for child in sorted(children & made_there):
             await self._delete_child(child)
         by = self._sync.user or ""
@@ -790,7 +948,9 @@ class Runtime:
         await self._changes.soon(self._changes.forget())
         return erased
 
-    async def _results(self, conversation: str, message: int, call: str) -> AsyncIterator[int]:
+    async def _results(
+        self, conversation: str, message: int, call: str
+    ) -> AsyncIterator[int]:
         """Where the outcome of a call stands, if it has one with text."""
         after = message
         with contextlib.suppress(Gone, NoSuchConversation):
@@ -798,12 +958,16 @@ class Runtime:
                 after = page[-1].seq
                 for each in page:
                     match each.event:
-                        case ToolFinished(at, of) | ToolLate(at, of) if (at, of) == (message, call):
+                        case ToolFinished(at, of) | ToolLate(at, of) if (at, of) == (
+                            message,
+                            call,
+                        ):
                             yield each.seq
 
     async def delete(self, conversation: str) -> None:
         """Delete it, and the conversations of its sub-agents. Only their tombstones are left."""
-        if (await self.journal.head(conversation)).run is None:  # otherwise the store refuses
+        # otherwise the store refuses
+        if (await self.journal.head(conversation)).run is None:
             for child in await self.journal.delegated(conversation):
                 await self._delete_child(child)
         made = await self.lanes.made(conversation)
@@ -821,18 +985,23 @@ class Runtime:
                     await self.journal.wait(child, head.head, seconds=1.0)
         await self.journal.delete(child)
 
-    async def _as_session(self, conversation: str, work: Callable[[SessionDB, str], int]) -> int:
+    async def _as_session(
+        self, conversation: str, work: Callable[[SessionDB, str], int]
+    ) -> int:
         stretch = (await self.journal.head(conversation)).stretch
         if stretch is None:
             raise InvalidInput("This conversation was ended.")
-        return await self.journal.apart(lambda: work(SessionDB(journal=self._sync), stretch))
+        return await self.journal.apart(
+            lambda: work(SessionDB(journal=self._sync), stretch)
+        )
 
     async def compact(self, conversation: str) -> Outcome:
         """Shorten the context now, whatever its length."""
         agent = await self._answerers.of(conversation)
         if not self._answerers.can_summarise(agent.models[0]):
             raise InvalidInput(
-                "This model cannot write a summary.", hint="Connect another one with `tenax setup`."
+                "This model cannot write a summary.",
+                hint="Connect another one with `tenax setup`.",
             )
         return await self._compactor.by_hand(self.journal, agent, conversation)
 

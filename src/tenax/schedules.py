@@ -14,7 +14,14 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from tenax.clock import machine_zone
-from tenax.errors import DedupReused, Gone, InvalidInput, NoSuchConversation, StoreUnavailable, TenaxError
+from tenax.errors import (
+    DedupReused,
+    Gone,
+    InvalidInput,
+    NoSuchConversation,
+    StoreUnavailable,
+    TenaxError,
+)
 from tenax.events import ConversationOpened, ConversationTitled, MessageUser
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.schedules import Plan, Schedule, Schedules
@@ -37,7 +44,10 @@ class Scheduler:
     """One user's schedules: made, listed, removed, and asked when they are due."""
 
     def __init__(
-        self, journal: AsyncJournal, why_silent: Callable[[str], Awaitable[str]], wake: Callable[[str], None]
+        self,
+        journal: AsyncJournal,
+        why_silent: Callable[[str], Awaitable[str]],
+        wake: Callable[[str], None],
     ) -> None:
         self._journal = journal
         self._rows = Schedules(journal.journal)
@@ -63,7 +73,11 @@ class Scheduler:
         `message` asked for it: times such as `in 20 minutes` are counted from there. Without a zone: the machine's.
         """
         name = None if key is None else Schedules.id_of(key)
-        known = await self._journal.apart(lambda: self._rows.get(name)) if name is not None else None
+        known = (
+            await self._journal.apart(lambda: self._rows.get(name))
+            if name is not None
+            else None
+        )
         if known is not None:
             return known
         zone, now = zone or machine_zone(), self._journal.clock.now_us()
@@ -73,18 +87,28 @@ class Scheduler:
             since = now if asked is None else asked.at
         said, due = first(when, zone_of(zone), now, since_us=since)
         if conversation is None:
-            conversation = await self._open(await self._journal.apart(lambda: self._rows.check(words)))
+            conversation = await self._open(
+                await self._journal.apart(lambda: self._rows.check(words))
+            )
         made = await self._journal.apart(
-            lambda: self._rows.add(conversation, words, said, zone, due, message=message, id=name)
+            lambda: self._rows.add(
+                conversation, words, said, zone, due, message=message, id=name
+            )
         )
         self._changed.set()
         return made
 
     async def _open(self, words: str) -> str:
-        conversation, stretch = self._journal.ids.conversation(), self._journal.ids.stretch()
-        opened = ConversationOpened(self._journal.user or "", stretch, source="schedule")
+        conversation, stretch = (
+            self._journal.ids.conversation(),
+            self._journal.ids.stretch(),
+        )
+        opened = ConversationOpened(
+            self._journal.user or "", stretch, source="schedule"
+        )
         await self._journal.append(
-            conversation, [opened, ConversationTitled(" ".join(words.split())[:_TITLE_CHARS])]
+            conversation,
+            [opened, ConversationTitled(" ".join(words.split())[:_TITLE_CHARS])],
         )
         return conversation
 
@@ -121,7 +145,11 @@ class Scheduler:
         head = await self._journal.head(each.conversation)
         due = each.due is not None and each.due <= self._journal.clock.now_us()
         busy = head.run is not None or head.unanswered
-        return "Its conversation is busy, or waits for an answer of yours." if busy and due else ""
+        return (
+            "Its conversation is busy, or waits for an answer of yours."
+            if busy and due
+            else ""
+        )
 
     # -- what a server does ----------------------------------------------------------------------------------
 
@@ -142,8 +170,13 @@ class Scheduler:
                         seconds = 0.0
                     elif seconds <= 0:
                         seconds = LOOK_SECONDS
-            except (TenaxError, OSError) as error:  # OSError: as many files are open here as may be
-                log.warning("%s Schedules wait.", error, extra={"action": "schedules_wait"})
+            except (
+                TenaxError,
+                OSError,
+            ) as error:  # OSError: as many files are open here as may be
+                log.warning(
+                    "%s Schedules wait.", error, extra={"action": "schedules_wait"}
+                )
                 seconds = LOOK_SECONDS
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -161,7 +194,12 @@ class Scheduler:
             except StoreUnavailable:
                 raise
             except TenaxError as error:  # it holds up no other
-                log.warning("Schedule %s waits: %s", each.id, error, extra={"action": "schedule_waits"})
+                log.warning(
+                    "Schedule %s waits: %s",
+                    each.id,
+                    error,
+                    extra={"action": "schedule_waits"},
+                )
         return moved
 
     async def _fire(self, each: Schedule, now: int) -> bool:
@@ -169,7 +207,8 @@ class Scheduler:
         assert each.due is not None
         asked_at = await self._journal.apart(lambda: self._rows.asked_at(each))
         if asked_at is None:
-            with contextlib.suppress(Gone, NoSuchConversation):  # it went with its conversation just now
+            # it went with its conversation just now
+            with contextlib.suppress(Gone, NoSuchConversation):
                 if await self._why_not(each):
                     return False
                 asked_at = await self._ask(each, now)
@@ -187,13 +226,19 @@ class Scheduler:
         to = brought_back(each.when, zone_of(each.zone), each.due, now)
         if to is None:
             return False
-        log.info("Schedule %s goes on by the present clock.", each.id, extra={"action": "schedule_back"})
+        log.info(
+            "Schedule %s goes on by the present clock.",
+            each.id,
+            extra={"action": "schedule_back"},
+        )
         return await self._journal.apart(lambda: self._rows.move(each, to))
 
     async def _ask(self, each: Schedule, now: int) -> int | None:
         message = MessageUser([Text(told(each, now))], ask=True, system=True)
         try:
-            (stored,) = await self._journal.append(each.conversation, [message], dedup=each.once)
+            (stored,) = await self._journal.append(
+                each.conversation, [message], dedup=each.once
+            )
         except DedupReused:  # another host has asked, at another moment
             return await self._journal.apart(lambda: self._rows.asked_at(each))
         log.info("Schedule %s was asked.", each.id, extra={"action": "schedule_asked"})
@@ -212,7 +257,9 @@ def told(each: Schedule, now: int) -> str:
     if late > LATE_SECONDS:
         _, missed = following(each.when, zone, each.due, now)
         more = (
-            f", and stands for {missed} more that {'was' if missed == 1 else 'were'} missed" if missed else ""
+            f", and stands for {missed} more that {'was' if missed == 1 else 'were'} missed"
+            if missed
+            else ""
         )
         lines.append(f"[It runs {span(late)} late{more}. It runs once.]")
     return "\n".join([*lines, "", each.words])

@@ -63,9 +63,18 @@ if TYPE_CHECKING:
 
     from tenax.journal import Journal
 
-__all__ = ["AsyncSessionDB", "Compacted", "SessionDB", "StoredMessage", "Superseded", "messages_of"]
+__all__ = [
+    "AsyncSessionDB",
+    "Compacted",
+    "SessionDB",
+    "StoredMessage",
+    "Superseded",
+    "messages_of",
+]
 
-_KINDS: dict[str, type[MessageUser | MessageAssistant | MessageSystem | MessageTool]] = {
+_KINDS: dict[
+    str, type[MessageUser | MessageAssistant | MessageSystem | MessageTool]
+] = {
     "user": MessageUser,
     "assistant": MessageAssistant,
     "system": MessageSystem,
@@ -113,12 +122,15 @@ class SessionDB:
     ) -> None:
         if sum(each is not None for each in (db_path, url, journal)) != 1:
             raise InvalidInput(
-                "A SessionDB is opened by db_path, or by url.", hint='SessionDB(db_path="state.db")'
+                "A SessionDB is opened by db_path, or by url.",
+                hint='SessionDB(db_path="state.db")',
             )
         if db_path is not None:
             url = f"sqlite:///{Path(db_path).absolute()}"
         self._owned = journal is None
-        self.journal = journal if journal is not None else journals.open(url or "", user=user)
+        self.journal = (
+            journal if journal is not None else journals.open(url or "", user=user)
+        )
         self._late = threading.Lock()
         """Each piece of late output is told its place; threads that all guess at once would starve one another."""
 
@@ -139,13 +151,19 @@ class SessionDB:
         """Open a session, and with it a conversation. Opening it again changes nothing."""
         title, parent = fields.pop("title", None), fields.pop("parent_session_id", None)
         user = self.journal.user or ""
-        opened = ConversationOpened(user, session_id, source=source, parent=parent, extra=fields)
-        events: list[Event] = [opened] if title is None else [opened, ConversationTitled(title)]
+        opened = ConversationOpened(
+            user, session_id, source=source, parent=parent, extra=fields
+        )
+        events: list[Event] = (
+            [opened] if title is None else [opened, ConversationTitled(title)]
+        )
         with suppress(ConversationExists):
             self.journal.append(self.journal.ids.conversation(), events)
         return session_id
 
-    def get_session(self, session_id: str, *, rows: bool = False) -> dict[str, Any] | None:
+    def get_session(
+        self, session_id: str, *, rows: bool = False
+    ) -> dict[str, Any] | None:
         """What is known of a session, or None. `revision` moves with everything that changes its transcript.
 
         With `rows` also the transcript of its conversation, as a person sees it: this is opening it, and looks again
@@ -155,11 +173,18 @@ class SessionDB:
         if stretch is None:
             return None
         try:
-            head, shown = self.journal.head(stretch.conversation), self.journal.summary(stretch.conversation)
+            head, shown = (
+                self.journal.head(stretch.conversation),
+                self.journal.summary(stretch.conversation),
+            )
         except (Gone, NoSuchConversation):
             return None
         opened = self.journal.fact(stretch.conversation, 1)
-        extra = opened.event.extra if opened and isinstance(opened.event, ConversationOpened) else {}
+        extra = (
+            opened.event.extra
+            if opened and isinstance(opened.event, ConversationOpened)
+            else {}
+        )
         return {
             **extra,
             "id": stretch.name,
@@ -189,9 +214,13 @@ class SessionDB:
         """Store a message. After a compaction it stands in the child, and the answer says so."""
         return self._append(session_id, [_message(role, content, fields)])
 
-    def append_messages(self, session_id: str, messages: Sequence[Mapping[str, Any]]) -> StoredMessage:
+    def append_messages(
+        self, session_id: str, messages: Sequence[Mapping[str, Any]]
+    ) -> StoredMessage:
         """Store several messages, all or none."""
-        return self._append(session_id, [_message_of(each) for each in messages_of(messages)])
+        return self._append(
+            session_id, [_message_of(each) for each in messages_of(messages)]
+        )
 
     def get_messages(self, session_id: str) -> list[dict[str, Any]]:
         """The messages of a session that stand. One that a compaction opened starts with the summary, and with
@@ -201,12 +230,17 @@ class SessionDB:
         conversation = stretch.conversation
         upto = stretch.ended_seq or self.journal.head(conversation).head
         if not stretch.covers_to:
-            found = self.journal.messages(conversation, after=stretch.opened_seq - 1, upto=upto)
+            found = self.journal.messages(
+                conversation, after=stretch.opened_seq - 1, upto=upto
+            )
             return [_shown(each, session_id) for each in found]
         summary = self._summary(stretch)
         found = self.journal.messages(conversation, after=stretch.covers_to, upto=upto)
         parent = stretch.parent or session_id
-        shown = [_shown(each, session_id if each.seq > stretch.opened_seq else parent) for each in found]
+        shown = [
+            _shown(each, session_id if each.seq > stretch.opened_seq else parent)
+            for each in found
+        ]
         return ([_shown(summary, session_id)] if summary else []) + shown
 
     def children(self, session_id: str) -> list[str]:
@@ -217,7 +251,9 @@ class SessionDB:
         """End a session without a successor. It takes no more messages."""
         stretch = self._stretch(session_id)
         if stretch.ended_at is None:
-            self.journal.append(stretch.conversation, [StretchEnded(session_id, reason)])
+            self.journal.append(
+                stretch.conversation, [StretchEnded(session_id, reason)]
+            )
 
     # -- compaction ------------------------------------------------------------------------------------------
 
@@ -247,7 +283,9 @@ class SessionDB:
         """
         for seq in (covers_to, folded_to):
             if seq is not None and not 0 <= seq <= ALL_SEQS:
-                raise InvalidInput(f"`covers_to` and `folded_to` of rotate are numbers of events, not {seq}.")
+                raise InvalidInput(
+                    f"`covers_to` and `folded_to` of rotate are numbers of events, not {seq}."
+                )
         stretch = self._stretch(session_id)
         if stretch.ended_at is not None:
             return Superseded(self.journal.head(stretch.conversation).stretch)
@@ -260,14 +298,19 @@ class SessionDB:
             covers = covers_to
             if covers is None:
                 covers = head.head + len(own) - keep_last if own else folded
-                if own and head.revision > edited:  # others wrote meanwhile, and that is not in the summary
+                # others wrote meanwhile, and that is not in the summary
+                if own and head.revision > edited:
                     covers = max(folded, 1)
             covers = self._whole(stretch, covers)
             summarised = ContextSummarised(
                 [Text(summary)], covers, tokens_before, tokens_after, model, list(kept)
             )
             at = head.head + len(own) + 1
-            events = [*own, summarised, ContextCompacted(session_id, name, at, covers, folded)]
+            events = [
+                *own,
+                summarised,
+                ContextCompacted(session_id, name, at, covers, folded),
+            ]
             expect = Expect(head=head.head, stretch=session_id)
             try:
                 stored = self.journal.append(
@@ -279,7 +322,8 @@ class SessionDB:
                 now = self.journal.head(stretch.conversation)
                 if now.head == head.head or now.stretch != session_id:
                     return Superseded(now.stretch)
-                head = now  # somebody appended meanwhile; that stays in the live context, and the commit is tried anew
+                # somebody appended meanwhile; that stays in the live context, and the commit is tried anew
+                head = now
                 continue
             return Compacted(name, stored[-1].seq)
         return Superseded(self.journal.head(stretch.conversation).stretch)
@@ -292,7 +336,11 @@ class SessionDB:
                 context.apply(each)
             after = page[-1].seq
         while covers > stretch.covers_to:
-            parted = [seq for seq in context.parted(covers) if not self._asks(stretch.conversation, seq)]
+            parted = [
+                seq
+                for seq in context.parted(covers)
+                if not self._asks(stretch.conversation, seq)
+            ]
             if not parted:
                 return covers
             covers = min(parted) - 1
@@ -300,13 +348,20 @@ class SessionDB:
 
     def _asks(self, conversation: str, seq: int) -> bool:
         fact = self.journal.fact(conversation, seq)
-        return fact is not None and isinstance(fact.event, MessageUser) and fact.event.ask
+        return (
+            fact is not None and isinstance(fact.event, MessageUser) and fact.event.ask
+        )
 
-    def try_acquire_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = 300.0) -> bool:
+    def try_acquire_compression_lock(
+        self, session_id: str, holder: str, ttl_seconds: float = 300.0
+    ) -> bool:
         """Keep others from paying for the same summary. It saves money, it does not guard the commit."""
         shortest, longest = _LOCK_SECONDS
         seconds = min(max(ttl_seconds, shortest), longest)
-        return self.journal.claim(_lock(session_id), holder, seconds, patient=False) is not None
+        return (
+            self.journal.claim(_lock(session_id), holder, seconds, patient=False)
+            is not None
+        )
 
     def release_compression_lock(self, session_id: str, holder: str) -> None:
         """Give the lock back, if this holder has it."""
@@ -319,18 +374,28 @@ class SessionDB:
     # -- runs that are gone ----------------------------------------------------------------------------------
 
     def append_run_event(
-        self, session_id: str, run_id: str, kind: str, payload: Mapping[str, Any] | None = None
+        self,
+        session_id: str,
+        run_id: str,
+        kind: str,
+        payload: Mapping[str, Any] | None = None,
     ) -> None:
         """Output of a run that no longer has the conversation: accepted late, shown with its own run."""
         conversation = self._stretch(session_id).conversation
         if kind != "stream_end" and kind not in _LATE:
-            raise InvalidInput(f"A run event is one of {', '.join(_LATE)} or stream_end, not {kind!r}.")
+            raise InvalidInput(
+                f"A run event is one of {', '.join(_LATE)} or stream_end, not {kind!r}."
+            )
         if not isinstance(payload, Mapping | None):
             raise InvalidInput("The payload of a run event is a mapping.")
-        said = {key: value for key, value in (payload or {}).items() if value is not None}
+        said = {
+            key: value for key, value in (payload or {}).items() if value is not None
+        }
         word = "text" if kind == "token" else "name"
         if not isinstance(said.get(word, ""), str):
-            raise InvalidInput(f"The {word} of a {kind} event is text, not {said[word]!r:.40}.")
+            raise InvalidInput(
+                f"The {word} of a {kind} event is text, not {said[word]!r:.40}."
+            )
         if kind == "token" and said.get("text", "") == "":
             return  # no words, no output
         with self._late:
@@ -344,11 +409,15 @@ class SessionDB:
                 elif before is not None and before.sealed is not None:
                     return
                 try:
-                    self.journal.append(conversation, [late], run=run_id, expect=Expect(head=head))
+                    self.journal.append(
+                        conversation, [late], run=run_id, expect=Expect(head=head)
+                    )
                 except HeadMoved:
                     continue
                 return
-        raise HeadMoved("The conversation moves too fast for this run's output to find its place.")
+        raise HeadMoved(
+            "The conversation moves too fast for this run's output to find its place."
+        )
 
     # -- what a person does with a conversation --------------------------------------------------------------
 
@@ -358,43 +427,69 @@ class SessionDB:
         """
         stretch = self._open(session_id)
         if to is None:
-            found = self.journal.messages(stretch.conversation, after=stretch.opened_seq)
+            found = self.journal.messages(
+                stretch.conversation, after=stretch.opened_seq
+            )
             asked = [each.seq for each in found if each.kind == MessageUser.kind]
             if not asked:
                 raise InvalidInput("There is no message to undo.")
             to = asked[-1] - 1
-        return self.journal.append(stretch.conversation, [ConversationRewound(to)])[0].seq
+        return self.journal.append(stretch.conversation, [ConversationRewound(to)])[
+            0
+        ].seq
 
     def clear(self, session_id: str) -> int:
         """Everything so far leaves transcript and context. The seq of the clear, which `restore` takes."""
-        return self.journal.append(self._open(session_id).conversation, [ConversationCleared()])[0].seq
+        return self.journal.append(
+            self._open(session_id).conversation, [ConversationCleared()]
+        )[0].seq
 
     def restore(self, session_id: str, of: int) -> None:
         """Take back an undo or a clear."""
-        self.journal.append(self._open(session_id).conversation, [ConversationRestored(of)])
+        self.journal.append(
+            self._open(session_id).conversation, [ConversationRestored(of)]
+        )
 
-    def fork(self, session_id: str, upto: int | None = None, new_session_id: str | None = None) -> str:
+    def fork(
+        self,
+        session_id: str,
+        upto: int | None = None,
+        new_session_id: str | None = None,
+    ) -> str:
         """A new conversation with what stands up to a seq. Its session's id."""
         name = new_session_id or self.journal.ids.stretch()
-        fork = self.journal.fork(self._stretch(session_id).conversation, upto=upto, stretch=name)
+        fork = self.journal.fork(
+            self._stretch(session_id).conversation, upto=upto, stretch=name
+        )
         return self.journal.head(fork).stretch or name
 
     def set_title(self, session_id: str, title: str | None) -> None:
         """The title in the list."""
-        self.journal.append(self._stretch(session_id).conversation, [ConversationTitled(title)])
+        self.journal.append(
+            self._stretch(session_id).conversation, [ConversationTitled(title)]
+        )
 
     def pin(self, session_id: str, pinned: bool = True) -> None:
         """Keep the conversation at the top of the list, or no longer."""
-        self.journal.append(self._stretch(session_id).conversation, [ConversationPinned(pinned)])
+        self.journal.append(
+            self._stretch(session_id).conversation, [ConversationPinned(pinned)]
+        )
 
     def archive(self, session_id: str, archived: bool = True) -> None:
         """Leave the conversation out of the list, or bring it back. Search finds it all the same."""
-        self.journal.append(self._stretch(session_id).conversation, [ConversationArchived(archived)])
+        self.journal.append(
+            self._stretch(session_id).conversation, [ConversationArchived(archived)]
+        )
 
-    def erase(self, session_id: str, seqs: Sequence[int], by: str = "", why: str = "") -> Erased:
+    def erase(
+        self, session_id: str, seqs: Sequence[int], by: str = "", why: str = ""
+    ) -> Erased:
         """Take the text of these messages out of the store, and all that was derived from it."""
         return self.journal.erase(
-            self._stretch(session_id).conversation, seqs, by=by or self.journal.user or "", why=why
+            self._stretch(session_id).conversation,
+            seqs,
+            by=by or self.journal.user or "",
+            why=why,
         )
 
     def delete_session(self, session_id: str) -> None:
@@ -402,7 +497,11 @@ class SessionDB:
         self.journal.delete(self._stretch(session_id).conversation)
 
     def list_sessions(
-        self, *, archived: bool = False, after: tuple[int, int, int] | None = None, limit: int = 50
+        self,
+        *,
+        archived: bool = False,
+        after: tuple[int, int, int] | None = None,
+        limit: int = 50,
     ) -> list[Summary]:
         """A page of conversations, pinned first, then newest. `after` is the `place` of the last one seen."""
         return self.journal.conversations(archived=archived, after=after, limit=limit)
@@ -416,22 +515,29 @@ class SessionDB:
         limit: int = 20,
     ) -> Hits:
         """Messages with these words, newest first."""
-        conversation = None if session_id is None else self._stretch(session_id).conversation
-        return self.journal.search(words, conversation=conversation, before=before, limit=limit)
+        conversation = (
+            None if session_id is None else self._stretch(session_id).conversation
+        )
+        return self.journal.search(
+            words, conversation=conversation, before=before, limit=limit
+        )
 
     # -- small things ----------------------------------------------------------------------------------------
 
     def _stretch(self, session_id: str) -> Stretch:
         found = self.journal.stretch(session_id)
         if found is None:
-            raise NoSuchConversation(f"There is no session {session_id}.", hint="create_session makes one")
+            raise NoSuchConversation(
+                f"There is no session {session_id}.", hint="create_session makes one"
+            )
         return found
 
     def _open(self, session_id: str) -> Stretch:
         found = self._stretch(session_id)
         if found.ended_at is not None:
             raise SessionEnded(
-                f"Session {session_id} was ended ({found.reason}).", hint="use the head session"
+                f"Session {session_id} was ended ({found.reason}).",
+                hint="use the head session",
             )
         return found
 
@@ -448,7 +554,9 @@ class SessionDB:
 
     def _summary(self, stretch: Stretch) -> Recorded | None:
         compacted = self.journal.fact(stretch.conversation, stretch.opened_seq)
-        if compacted is None or not isinstance(event := compacted.event, ContextCompacted):
+        if compacted is None or not isinstance(
+            event := compacted.event, ContextCompacted
+        ):
             return None
         summary = self.journal.fact(stretch.conversation, event.summary)
         return summary if summary is not None and not summary.erased else None
@@ -466,12 +574,16 @@ def messages_of(given: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     found: list[Any] = list(given) if isinstance(given, Iterable) else [given]
     for each in found:
         if not isinstance(each, Mapping):
-            raise InvalidInput(f"A message is a mapping with a role and a content, not {each!r:.40}.")
+            raise InvalidInput(
+                f"A message is a mapping with a role and a content, not {each!r:.40}."
+            )
     return found
 
 
 def _message_of(message: Mapping[str, Any]) -> Event:
-    fields = {key: value for key, value in message.items() if key not in ("role", "content")}
+    fields = {
+        key: value for key, value in message.items() if key not in ("role", "content")
+    }
     return _message(str(message.get("role", "")), message.get("content"), fields)
 
 
@@ -487,7 +599,9 @@ def _message(role: str, content: Any, fields: Mapping[str, Any]) -> Event:  # no
         words = [content]
     elif isinstance(content, list):
         words = [
-            each["text"] for each in content if isinstance(each, dict) and isinstance(each.get("text"), str)
+            each["text"]
+            for each in content
+            if isinstance(each, dict) and isinstance(each.get("text"), str)
         ]
         extra["content"] = content
     else:
@@ -503,7 +617,13 @@ def _shown(message: Recorded, session_id: str) -> dict[str, Any]:
     event = message.event
     extra = getattr(event, "extra", {})
     parts = getattr(event, "parts", None)
-    content = extra["content"] if "content" in extra else None if not parts else text_of(parts)
+    content = (
+        extra["content"]
+        if "content" in extra
+        else None
+        if not parts
+        else text_of(parts)
+    )
     return {
         **extra,
         "id": message.seq,

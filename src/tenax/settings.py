@@ -50,7 +50,12 @@ _NOTHING: Final = re.compile(r"\s*(#.*)?$")
 
 
 def add_model(
-    config: Config, label: str, values: Mapping[str, Any], *, key: str | None = None, choose: bool = True
+    config: Config,
+    label: str,
+    values: Mapping[str, Any],
+    *,
+    key: str | None = None,
+    choose: bool = True,
 ) -> str:
     """Write the section [models.LABEL] and, unless told not to, choose it. The label that it got.
 
@@ -63,7 +68,9 @@ def add_model(
         if key is not None:
             section["key"], keys = _with_secret(config.file, label, key)
         models = wanted.setdefault("models", {})
-        label = next(each for each in _numbered(label) if models.get(each, section) == section)
+        label = next(
+            each for each in _numbered(label) if models.get(each, section) == section
+        )
         models[label] = section
         if choose:
             wanted["model"] = label
@@ -81,10 +88,18 @@ def choose_model(config: Config, label: str) -> None:
     """Let this model answer from now on."""
     _refuse_locked(config)
     if label not in config.models:
-        raise ConfigError(f"There is no model {label!r}.", hint=f"There are: {', '.join(config.models)}.")
+        raise ConfigError(
+            f"There is no model {label!r}.",
+            hint=f"There are: {', '.join(config.models)}.",
+        )
     with _turn(config.file):
         wanted = _known(config.file) | {"model": label}
-        _change(config.file, wanted, lambda document: _choose(document, label), _add_by_hand(label))
+        _change(
+            config.file,
+            wanted,
+            lambda document: _choose(document, label),
+            _add_by_hand(label),
+        )
 
 
 def add_rule(config: Config, rule: Rule) -> None:
@@ -96,9 +111,14 @@ def add_rule(config: Config, rule: Rule) -> None:
         if rule in known:
             return
         values = {"verdict": rule.verdict, "tool": rule.tool, "touches": rule.touches}
-        lines = [f"{name} = {tomlkit.string(value).as_string()}\n" for name, value in values.items()]
+        lines = [
+            f"{name} = {tomlkit.string(value).as_string()}\n"
+            for name, value in values.items()
+        ]
         before = f"{text.rstrip()}\n\n" if text.strip() else ""
-        _write_rules(config.file, text, "".join([before, "[[rules]]\n", *lines]), (*known, rule))
+        _write_rules(
+            config.file, text, "".join([before, "[[rules]]\n", *lines]), (*known, rule)
+        )
 
 
 def remove_rule(config: Config, rule: Rule) -> None:
@@ -106,33 +126,56 @@ def remove_rule(config: Config, rule: Rule) -> None:
     with _turn(config.file):
         text, known = read_text(config.file) or "", read_rules(config.file)
         if rule not in known:
-            raise InvalidInput("There is no such rule any more.", hint="Look at the list again.")
+            raise InvalidInput(
+                "There is no such rule any more.", hint="Look at the list again."
+            )
         lines = text.splitlines(keepends=True)
         starts = [n for n, line in enumerate(lines) if _RULE.match(line)]
-        for n in reversed([n for n, each in enumerate(known) if each == rule and n < len(starts)]):
+        for n in reversed(
+            [n for n, each in enumerate(known) if each == rule and n < len(starts)]
+        ):
             end = next(
-                (at for at in range(starts[n] + 1, len(lines)) if _HEADER.match(lines[at])), len(lines)
+                (
+                    at
+                    for at in range(starts[n] + 1, len(lines))
+                    if _HEADER.match(lines[at])
+                ),
+                len(lines),
             )
             while end > starts[n] + 1 and _NOTHING.match(lines[end - 1]):
                 end -= 1
             del lines[starts[n] : end]
-        _write_rules(config.file, text, "".join(lines), tuple(each for each in known if each != rule))
+        _write_rules(
+            config.file,
+            text,
+            "".join(lines),
+            tuple(each for each in known if each != rule),
+        )
 
 
 def set_server(
-    config: Config, name: str, values: Mapping[str, Any] | None, *, key: str | None = None
+    config: Config,
+    name: str,
+    values: Mapping[str, Any] | None,
+    *,
+    key: str | None = None,
 ) -> None:
     """Write the section [mcp.NAME], or with None take it away. `key` is the key itself."""
     with _turn(config.file):
         wanted, keys = _known(config.file), ""
         servers = wanted.setdefault("mcp", {})
         if values is None and servers.pop(name, None) is None:
-            raise InvalidInput(f"There is no server {name} any more.", hint="Look at the list again.")
+            raise InvalidInput(
+                f"There is no server {name} any more.", hint="Look at the list again."
+            )
         if values is not None:
             servers[name] = dict(values)
             if key:
-                servers[name]["key"], keys = _with_secret(config.file, f"MCP_{name}", key)
-            mcp_settings(name, servers[name], config.file, {})  # what could not be read again is not written
+                servers[name]["key"], keys = _with_secret(
+                    config.file, f"MCP_{name}", key
+                )
+            # what could not be read again is not written
+            mcp_settings(name, servers[name], config.file, {})
 
         def change(document: Any) -> None:  # noqa: ANN401
             if values is None:
@@ -140,7 +183,9 @@ def set_server(
             else:
                 _put(document, "mcp", name, servers[name])
 
-        by_hand = f"Change [mcp.{name}] by hand; docs/CONFIGURATION.md says what it holds."
+        by_hand = (
+            f"Change [mcp.{name}] by hand; docs/CONFIGURATION.md says what it holds."
+        )
         _change(config.file, wanted, change, by_hand, keys)
 
 
@@ -148,7 +193,9 @@ def trust_server(config: Config, name: str, *, trusted: bool) -> None:
     """Let what a server says about its own tools count, or no longer."""
     known = _known(config.file).get("mcp", {}).get(name)
     if known is None:
-        raise InvalidInput(f"There is no server {name} any more.", hint="Look at the list again.")
+        raise InvalidInput(
+            f"There is no server {name} any more.", hint="Look at the list again."
+        )
     set_server(config, name, {**known, "trusted": trusted})
 
 
@@ -162,7 +209,9 @@ def _write_rules(file: Path, text: str, changed: str, rules: tuple[Rule, ...]) -
         if (after, found) == (before, rules):
             _write(file, changed)
             return
-    raise _harm(file, "Change its rules by hand; docs/CONFIGURATION.md says what they hold.")
+    raise _harm(
+        file, "Change its rules by hand; docs/CONFIGURATION.md says what they hold."
+    )
 
 
 class Rules:
@@ -180,8 +229,12 @@ class Rules:
             try:
                 self._rules, self._seen = read_rules(self._file), seen
             except ConfigError as error:
-                log.warning("The rules stay as they were: %s", error, extra={"action": "rules"})
-        return tuple(each for each in self._rules if self._allows or each.verdict == "deny")
+                log.warning(
+                    "The rules stay as they were: %s", error, extra={"action": "rules"}
+                )
+        return tuple(
+            each for each in self._rules if self._allows or each.verdict == "deny"
+        )
 
 
 def stamp(file: Path) -> tuple[int, ...]:
@@ -203,7 +256,8 @@ def _turn(file: Path) -> Iterator[None]:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise ConfigError(
-            f"{file} cannot be written: {error.strerror}.", hint="Nothing in it was changed."
+            f"{file} cannot be written: {error.strerror}.",
+            hint="Nothing in it was changed.",
         ) from error
     try:
         until = time.monotonic() + _TURN_SECONDS
@@ -237,7 +291,11 @@ def _known(file: Path) -> dict[str, Any]:
 
 
 def _change(
-    file: Path, wanted: Mapping[str, Any], change: Callable[[Any], None], by_hand: str, keys: str = ""
+    file: Path,
+    wanted: Mapping[str, Any],
+    change: Callable[[Any], None],
+    by_hand: str,
+    keys: str = "",
 ) -> None:
     """Change the file, after the keys that it will name. It is compared with what it should say: a file is never spoiled."""
     try:
@@ -271,7 +329,10 @@ def _put(document: Any, kind: str, name: str, section: Mapping[str, Any]) -> Non
 
 
 def _harm(file: Path, by_hand: str) -> ConfigError:
-    return ConfigError(f"{file} is written in a way that Tenax cannot change without harm.", hint=by_hand)
+    return ConfigError(
+        f"{file} is written in a way that Tenax cannot change without harm.",
+        hint=by_hand,
+    )
 
 
 def _add_by_hand(label: str) -> str:
@@ -285,7 +346,9 @@ def _with_secret(file: Path, label: str, key: str) -> tuple[str, str]:
     try:
         known = tomllib.loads(text)
     except ValueError:  # its cause could quote a key
-        raise ConfigError(f'{keys} is not valid TOML: it holds lines like NAME = "...".') from None
+        raise ConfigError(
+            f'{keys} is not valid TOML: it holds lines like NAME = "...".'
+        ) from None
     base = f"KEY_{re.sub(r'[^A-Za-z0-9]', '_', label).upper()[:_NAME_CHARS_MAX]}"
     name = next(each for each in _numbered(base) if known.get(each, key) == key)
     document = tomlkit.parse(text)
@@ -324,7 +387,8 @@ def _write(file: Path, text: str, *, mode: int | None = None) -> None:
         _flush(real.parent)
     except OSError as error:
         raise ConfigError(
-            f"{file} cannot be written: {error.strerror}.", hint="Nothing in it was changed."
+            f"{file} cannot be written: {error.strerror}.",
+            hint="Nothing in it was changed.",
         ) from error
 
 

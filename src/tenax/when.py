@@ -39,7 +39,11 @@ _MINUTES_MAX = 31 * 24 * 60
 _AHEAD_DAYS_MAX = 366 * 5
 _COUNTED = timedelta(days=366)
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_DAY = "(?:" + "|".join(f"{each[:3]}(?:{each[3:]})?s?" for each in map(str.lower, _DAYS)) + ")"
+_DAY = (
+    "(?:"
+    + "|".join(f"{each[:3]}(?:{each[3:]})?s?" for each in map(str.lower, _DAYS))
+    + ")"
+)
 _UNITS = {"minute": 1, "hour": 60, "day": 1440, "week": 10080}
 _TIME = r"(\d{1,2})(?:[:.](\d\d))? ?(am|pm)?(?: o'?clock)?"
 _NAMED_TIMES = {"noon": "12:00", "midnight": "0:00"}
@@ -64,7 +68,9 @@ class _Rule(NamedTuple):
         if self.minutes:
             hours, minutes = divmod(self.minutes, 60)
             n, unit = (self.minutes, "minutes") if minutes else (hours, "hours")
-            return "every hour" if self.minutes == _UNITS["hour"] else f"every {n} {unit}"
+            return (
+                "every hour" if self.minutes == _UNITS["hour"] else f"every {n} {unit}"
+            )
         if self.on is not None:
             what = f"on {self.on}"
         elif self.month_day:
@@ -77,7 +83,9 @@ class _Rule(NamedTuple):
 
     def is_on(self, day: date) -> bool:
         if self.month_day:
-            return day.day == min(self.month_day, calendar.monthrange(day.year, day.month)[1])
+            return day.day == min(
+                self.month_day, calendar.monthrange(day.year, day.month)[1]
+            )
         return day.weekday() in self.days
 
 
@@ -92,7 +100,8 @@ def zone_of(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise InvalidInput(
-            f"There is no time zone {name[:60]!r} on this machine.", hint="name one such as Europe/Berlin"
+            f"There is no time zone {name[:60]!r} on this machine.",
+            hint="name one such as Europe/Berlin",
         ) from error
 
 
@@ -101,7 +110,9 @@ def local(at_us: int, zone: tzinfo) -> datetime:
     return datetime.fromtimestamp(at_us // 1_000_000, zone)
 
 
-def first(words: str, zone: tzinfo, now_us: int, *, since_us: int | None = None) -> tuple[str, int]:
+def first(
+    words: str, zone: tzinfo, now_us: int, *, since_us: int | None = None
+) -> tuple[str, int]:
     """What is meant by these words, in words that stay true, and the first time to come. Raises InvalidInput.
 
     `since_us` is when they were said, if that was earlier: `tomorrow` is the day after.
@@ -116,13 +127,19 @@ def first(words: str, zone: tzinfo, now_us: int, *, since_us: int | None = None)
     elif not rule.minutes or due <= now_us:
         due = following(str(rule), zone, due, now_us)[0] or 0
     if due <= now_us:
-        raise InvalidInput(f"That time is over: {rule}.", hint="name one that is to come")
+        raise InvalidInput(
+            f"That time is over: {rule}.", hint="name one that is to come"
+        )
     if due > now_us + _AHEAD_DAYS_MAX * 86_400_000_000:
-        raise InvalidInput(f"That is too far ahead: {rule}.", hint="name a time within five years")
+        raise InvalidInput(
+            f"That is too far ahead: {rule}.", hint="name a time within five years"
+        )
     return str(rule), due
 
 
-def following(words: str, zone: tzinfo, due_us: int, now_us: int) -> tuple[int | None, int]:
+def following(
+    words: str, zone: tzinfo, due_us: int, now_us: int
+) -> tuple[int | None, int]:
     """The first time after both, and how many others went by since `due_us`; None where that was the only one.
 
     What went by on days is counted for a year back.
@@ -197,7 +214,9 @@ def _parsed(words: str, today: date) -> tuple[_Rule, int]:
     if found := _INTERVAL.fullmatch(said):
         minutes = int(found[1] or 1) * _UNITS[found[2]]
         if not MINUTES_MIN <= minutes <= _MINUTES_MAX:
-            raise InvalidInput(f"“{said}” is not between {MINUTES_MIN} minutes and 31 days.")
+            raise InvalidInput(
+                f"“{said}” is not between {MINUTES_MIN} minutes and 31 days."
+            )
         return _Rule(minutes), 0
     if found := _IN.fullmatch(said):
         minutes = (int(found[1]) if found[1].isdigit() else 1) * _UNITS[found[2]]
@@ -209,18 +228,25 @@ def _parsed(words: str, today: date) -> tuple[_Rule, int]:
     rule = _on_days(found[1], at, today) if found and at is not None else None
     if rule is None:
         raise InvalidInput(
-            f"“{said[:80]}” is not a time that is understood.", hint=f"Such as: {'; '.join(EXAMPLES)}"
+            f"“{said[:80]}” is not a time that is understood.",
+            hint=f"Such as: {'; '.join(EXAMPLES)}",
         )
     return rule, 0
 
 
 def _plain(words: str) -> str:
     if len(words) > _CHARS_MAX:
-        raise InvalidInput(f"When it is due is said in at most {_CHARS_MAX} characters.")
-    said = " ".join(words.casefold().replace(",", " and ").split()).replace("and and", "and")
+        raise InvalidInput(
+            f"When it is due is said in at most {_CHARS_MAX} characters."
+        )
+    said = " ".join(words.casefold().replace(",", " and ").split()).replace(
+        "and and", "and"
+    )
     said = re.sub(r"^each ", "every ", said.rstrip(" ."))
     said = re.sub(rf"^(?:{'|'.join(_PLAIN)})\b", lambda found: _PLAIN[found[0]], said)
-    return re.sub(r"\bat (noon|midnight)$", lambda found: f"at {_NAMED_TIMES[found[1]]}", said)
+    return re.sub(
+        r"\bat (noon|midnight)$", lambda found: f"at {_NAMED_TIMES[found[1]]}", said
+    )
 
 
 _PLAIN = {"daily": "every day", "every days": "every day", "weekdays": "every weekday", "every weekdays": "every weekday",
@@ -245,9 +271,17 @@ def _on_days(what: str, at: time, today: date) -> _Rule | None:
         rule = _Rule(month_day=int(found[1]), at=at)
     elif _WEEKLY.fullmatch(what):
         named = {word[:3] for word in what.split()}
-        rule = _Rule(days=frozenset(n for n, day in enumerate(_DAYS) if day[:3].lower() in named), at=at)
+        rule = _Rule(
+            days=frozenset(
+                n for n, day in enumerate(_DAYS) if day[:3].lower() in named
+            ),
+            at=at,
+        )
     else:
-        days = next((days for days, name in _NAMED_DAYS.items() if what == f"every {name}"), None)
+        days = next(
+            (days for days, name in _NAMED_DAYS.items() if what == f"every {name}"),
+            None,
+        )
         rule = _Rule(days=days, at=at) if days else None
     return rule
 

@@ -99,21 +99,33 @@ class Driver:
         elif kind == 2:
             self.append(MessageTool([ToolResult("nobody", self.say(), "clock")]))
         else:
-            self.append(MessageAssistant([Text(self.say()), ToolCall(f"f{self.words}", "clock", "{}")]))
+            self.append(
+                MessageAssistant(
+                    [Text(self.say()), ToolCall(f"f{self.words}", "clock", "{}")]
+                )
+            )
             call = f"f{self.words}"
             if self.chance.random() < 0.5:
                 self.message()
             self.append(MessageTool([ToolResult(call, self.say(), "clock")]))
 
     def undo(self) -> None:
-        self.edits += [self.append(ConversationRewound(self.head() - self.chance.randrange(1, 12)))[0].seq]
+        self.edits += [
+            self.append(
+                ConversationRewound(self.head() - self.chance.randrange(1, 12))
+            )[0].seq
+        ]
 
     def clear(self) -> None:
         self.edits += [self.append(ConversationCleared())[0].seq]
 
     def restore(self) -> None:
         if self.edits:
-            self.append(ConversationRestored(self.edits.pop(self.chance.randrange(len(self.edits)))))
+            self.append(
+                ConversationRestored(
+                    self.edits.pop(self.chance.randrange(len(self.edits)))
+                )
+            )
 
     def erase(self) -> None:
         seqs = [
@@ -131,9 +143,13 @@ class Driver:
             context = Context()
             for each in self.events():
                 context.apply(each)
-            persons = [item for item in context.items if item.person and item.place <= covers]
+            persons = [
+                item for item in context.items if item.person and item.place <= covers
+            ]
             kept = persons[-1].seqs if persons and self.chance.random() < 0.5 else ()
-            self.db.rotate(stretch, summary=f"summary {self.say()}", covers_to=covers, kept=kept)
+            self.db.rotate(
+                stretch, summary=f"summary {self.say()}", covers_to=covers, kept=kept
+            )
 
     # -- what runs do ----------------------------------------------------------------------------------------
 
@@ -145,7 +161,10 @@ class Driver:
     def resume(self) -> None:
         before = self.turns().resumable
         if before is not None:
-            self.append(RunStarted([], before.id, before.started.attempt + 1), run=f"r{self.head()}")
+            self.append(
+                RunStarted([], before.id, before.started.attempt + 1),
+                run=f"r{self.head()}",
+            )
 
     def step(self) -> None:
         """The next thing that the open run would do."""
@@ -168,10 +187,16 @@ class Driver:
         if self.chance.random() < 0.2:
             self.foreign()  # it comes between the fold and the append
         if self.chance.random() < 0.15:
-            self.append(ContextOpened("start", "m", Blob("a" * 64), Blob("b" * 64)), run=turns.run.id)
+            self.append(
+                ContextOpened("start", "m", Blob("a" * 64), Blob("b" * 64)),
+                run=turns.run.id,
+            )
             head = self.head()
         if not turns.run.requests and self.chance.random() < 0.3:
-            self.append(MemoryRecalled({"builtin": f"- {self.say()}"}, facts=["f_1"]), run=turns.run.id)
+            self.append(
+                MemoryRecalled({"builtin": f"- {self.say()}"}, facts=["f_1"]),
+                run=turns.run.id,
+            )
             head = self.head()
         asked = ModelRequested(head, "", "m", 1.0, turns.steers)
         self.requests += [self.append(asked, run=turns.run.id)[0].seq]
@@ -181,13 +206,28 @@ class Driver:
             case 0 | 1:
                 self.append(ReplyDelta(request, len(said), "some words "))
             case 2:
-                events: list[Event] = [MessagePartial([Text(said)], request)] if said else []
-                self.append(*events, ModelFailed(request, "dropped", "It broke.", 0.0), run=run)
+                events: list[Event] = (
+                    [MessagePartial([Text(said)], request)] if said else []
+                )
+                self.append(
+                    *events, ModelFailed(request, "dropped", "It broke.", 0.0), run=run
+                )
             case 3:
-                self.append(MessageAssistant([Text(self.say())], request, "m", Usage(10, 5)), run=run)
+                self.append(
+                    MessageAssistant([Text(self.say())], request, "m", Usage(10, 5)),
+                    run=run,
+                )
             case _:
-                calls = [ToolCall(f"k{n}", "clock", "{}") for n in range(self.chance.randrange(1, 4))]
-                self.append(MessageAssistant([Text(self.say()), *calls], request, "m", Usage(20, 5)), run=run)
+                calls = [
+                    ToolCall(f"k{n}", "clock", "{}")
+                    for n in range(self.chance.randrange(1, 4))
+                ]
+                self.append(
+                    MessageAssistant(
+                        [Text(self.say()), *calls], request, "m", Usage(20, 5)
+                    ),
+                    run=run,
+                )
 
     def use_tool(self) -> None:
         turns = self.turns()
@@ -198,9 +238,14 @@ class Driver:
         at, call = run.step.message, each.call.id
         match self.chance.randrange(4):
             case 0 if each.asked is None:
-                self.append(ApprovalAsked(at, call, "clock", "{}", "the clock"), run=run.id)
+                self.append(
+                    ApprovalAsked(at, call, "clock", "{}", "the clock"), run=run.id
+                )
             case 1 if each.asked is not None and each.answered is None:
-                self.append(ApprovalAnswered(at, call, self.chance.choice(["once", "no"])), run=run.id)
+                self.append(
+                    ApprovalAnswered(at, call, self.chance.choice(["once", "no"])),
+                    run=run.id,
+                )
             case 2 if each.started is None:
                 self.append(ToolStarted(at, call, "clock", "once", 5.0), run=run.id)
             case _:
@@ -210,9 +255,13 @@ class Driver:
         run = self.turns().run
         if run is not None:
             partial: list[Event] = (
-                [MessagePartial([Text(run.said)], run.request)] if run.request and run.said else []
+                [MessagePartial([Text(run.said)], run.request)]
+                if run.request and run.said
+                else []
             )
-            outcome = self.chance.choice(["interrupted", "interrupted", "failed", "cancelled"])
+            outcome = self.chance.choice(
+                ["interrupted", "interrupted", "failed", "cancelled"]
+            )
             self.append(*partial, RunFinished(outcome, "why"), run=run.id)  # type: ignore[arg-type]
 
     def late(self) -> None:
@@ -225,11 +274,18 @@ class Driver:
         match self.chance.randrange(5):
             case 0 if run.step is not None:
                 call = self.chance.choice(list(run.step.calls))
-                self.append(ToolLate(run.step.message, call, "done", self.say()), run=run.id)
+                self.append(
+                    ToolLate(run.step.message, call, "done", self.say()), run=run.id
+                )
             case 1:
-                self.append(RunLate(index, "tool", {"name": "clock", "args": {}}), run=run.id)
+                self.append(
+                    RunLate(index, "tool", {"name": "clock", "args": {}}), run=run.id
+                )
             case 2:
-                self.append(RunLate(index, "tool_complete", {"name": "clock", "text": "noon"}), run=run.id)
+                self.append(
+                    RunLate(index, "tool_complete", {"name": "clock", "text": "noon"}),
+                    run=run.id,
+                )
             case 3:
                 self.append(RunSealed(), RunRecovered("recovered"), run=run.id)
             case _:
@@ -244,9 +300,13 @@ class Driver:
         runs = list(self.turns().runs)
         if runs:
             change = FileChange("a.txt", None, FileState(0o644, 1, "x"))
-            total, undoes = self.chance.randrange(3), self.chance.choice(["", "", *runs[-2:]])
+            total, undoes = (
+                self.chance.randrange(3),
+                self.chance.choice(["", "", *runs[-2:]]),
+            )
             self.append(
-                FilesChanged(1, "k0", [change], total, undoes=undoes), run=None if undoes else runs[-1]
+                FilesChanged(1, "k0", [change], total, undoes=undoes),
+                run=None if undoes else runs[-1],
             )
 
     def keep(self) -> None:
@@ -254,7 +314,9 @@ class Driver:
 
     # -- all of it -------------------------------------------------------------------------------------------
 
-    def drive(self, operations: Sequence[str], after: Callable[[], None] | None = None) -> None:
+    def drive(
+        self, operations: Sequence[str], after: Callable[[], None] | None = None
+    ) -> None:
         for name in operations:
             try:
                 getattr(self, name)()

@@ -11,7 +11,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenax.agent import AgentCache, Building, Fresh, Limits, Missing, OtherSession, Stale, Unknown
+from tenax.agent import (
+    AgentCache,
+    Building,
+    Fresh,
+    Limits,
+    Missing,
+    OtherSession,
+    Stale,
+    Unknown,
+)
 from tenax.config import Config
 from tenax.errors import StoreUnavailable
 from tenax.events import MessageUser
@@ -29,7 +38,9 @@ KEY = "agent:main:telegram:dm:7"
 class Cache:
     """An AgentCache over a SessionDB, or over its async twin: called the same way."""
 
-    def __init__(self, db: SessionDB, call: Callable[[Any], Any], *, twin: bool, **more: Any) -> None:
+    def __init__(
+        self, db: SessionDB, call: Callable[[Any], Any], *, twin: bool, **more: Any
+    ) -> None:
         self.db = db
         self.cache = AgentCache(AsyncSessionDB(db) if twin else db, **more)
         self._call = call if twin else lambda work: work()
@@ -37,7 +48,9 @@ class Cache:
     def look(self, key: str, session: str | None) -> Any:
         return self._call(lambda: self.cache.look(key, session))
 
-    def put(self, key: str, agent: Any, session: str | None = None, **more: Any) -> None:
+    def put(
+        self, key: str, agent: Any, session: str | None = None, **more: Any
+    ) -> None:
         self._call(lambda: self.cache.put(key, agent, session, **more))
 
     def rebaseline(self, key: str, session: str | None) -> None:
@@ -45,7 +58,11 @@ class Cache:
 
 
 @pytest.fixture(params=["called", "awaited"])
-def make(request: pytest.FixtureRequest, store_url: str, loop: Loop) -> Iterator[Callable[..., Cache]]:  # noqa: F811
+def make(
+    request: pytest.FixtureRequest,
+    store_url: str,
+    loop: Loop,  # noqa: F811
+) -> Iterator[Callable[..., Cache]]:
     """Makes caches over one store with the sessions A and B."""
     with SessionDB(url=store_url) as db:
         for session in ("A", "B"):
@@ -80,7 +97,9 @@ def elsewhere(teller: Teller, url: str, session: str, what: str) -> None:
 # -- sessions under one key ------------------------------------------------------------------------------------------
 
 
-def test_another_session_under_the_same_key_reuses_the_agent(make: Callable[..., Cache]) -> None:
+def test_another_session_under_the_same_key_reuses_the_agent(
+    make: Callable[..., Cache],
+) -> None:
     """A snapshot of session A says nothing about session B, whatever is in either; the entry stays."""
     cache, agent = make(), object()
     cache.put(KEY, agent, "A")
@@ -92,7 +111,9 @@ def test_another_session_under_the_same_key_reuses_the_agent(make: Callable[...,
     assert len(cache.cache) == 1
 
 
-def test_five_turns_of_our_own_reuse_the_agent_each_time(make: Callable[..., Cache]) -> None:
+def test_five_turns_of_our_own_reuse_the_agent_each_time(
+    make: Callable[..., Cache],
+) -> None:
     """Each turn moves the session on and then the snapshot; a follow-up in the same call finds it moved."""
     cache, agent = make(), object()
     cache.put(KEY, agent, "A")
@@ -122,7 +143,9 @@ def test_what_another_process_does_to_the_session_makes_it_stale(
     assert isinstance(cache.look(KEY, "A"), Fresh)
 
 
-def test_a_rebaseline_for_another_session_leaves_the_snapshot_alone(make: Callable[..., Cache]) -> None:
+def test_a_rebaseline_for_another_session_leaves_the_snapshot_alone(
+    make: Callable[..., Cache],
+) -> None:
     """After a turn in B, what A holds is still compared with what was seen of A."""
     cache = make()
     cache.put(KEY, object(), "A")
@@ -134,7 +157,9 @@ def test_a_rebaseline_for_another_session_leaves_the_snapshot_alone(make: Callab
     assert isinstance(cache.look(KEY, "A"), Fresh)
 
 
-def test_an_entry_without_a_snapshot_is_reused_and_gets_none(make: Callable[..., Cache]) -> None:
+def test_an_entry_without_a_snapshot_is_reused_and_gets_none(
+    make: Callable[..., Cache],
+) -> None:
     """There is nothing to compare; a rebaseline does not invent it."""
     cache, agent = make(), object()
     cache.put(KEY, agent, "A", snapshot=None)
@@ -159,7 +184,9 @@ def test_an_entry_that_is_being_built_is_left_alone(make: Callable[..., Cache]) 
     assert isinstance(cache.look(KEY, "A"), Fresh)
 
 
-def test_a_snapshot_without_a_session_is_still_guarded(make: Callable[..., Cache]) -> None:
+def test_a_snapshot_without_a_session_is_still_guarded(
+    make: Callable[..., Cache],
+) -> None:
     """Live differs from it: stale; after a rebaseline: fresh."""
     cache = make()
     live = (cache.db.get_session("A") or {})["revision"]
@@ -171,7 +198,9 @@ def test_a_snapshot_without_a_session_is_still_guarded(make: Callable[..., Cache
     assert isinstance(cache.look(KEY, "A"), Fresh)
 
 
-def test_where_a_side_is_unknown_the_agent_is_reused(make: Callable[..., Cache]) -> None:
+def test_where_a_side_is_unknown_the_agent_is_reused(
+    make: Callable[..., Cache],
+) -> None:
     """No such session, or a store that raises: there is nothing to hold against it. No entry at all: build one."""
     cache, agent = make(), object()
     assert cache.look(KEY, "A") == Missing()
@@ -202,7 +231,9 @@ def test_a_store_that_only_counts_messages_is_compared_by_that() -> None:
     assert cache.look(KEY, "A") == Unknown("agent")
 
 
-async def test_an_eviction_over_the_async_facade_is_done_awaited_or_not(store_url: str) -> None:
+async def test_an_eviction_over_the_async_facade_is_done_awaited_or_not(
+    store_url: str,
+) -> None:
     """The awaited answer says whether there was one to drop."""
     with SessionDB(url=store_url) as db:
         cache = AgentCache(AsyncSessionDB(db))
@@ -234,7 +265,9 @@ def test_the_one_that_was_used_longest_ago_goes_first_and_outside_the_lock(
     def told(key: str, agent: Any) -> None:
         gone.append((key, agent))
         done = threading.Event()
-        threading.Thread(target=lambda: (cache.cache.evict("nobody"), done.set())).start()
+        threading.Thread(
+            target=lambda: (cache.cache.evict("nobody"), done.set())
+        ).start()
         assert done.wait(5)
 
     cache = make(size=3, on_evict=told)
@@ -252,7 +285,9 @@ def test_the_one_that_was_used_longest_ago_goes_first_and_outside_the_lock(
 def test_an_agent_that_nobody_used_for_an_hour_goes(make: Callable[..., Cache]) -> None:
     """Looking keeps it; time alone does not."""
     now, gone = [0.0], list[str]()
-    cache = make(monotonic=lambda: now[0], on_evict=lambda key, _agent: gone.append(key))
+    cache = make(
+        monotonic=lambda: now[0], on_evict=lambda key, _agent: gone.append(key)
+    )
     cache.put("old", 1, "A")
     cache.put("used", 2, "A")
     now[0] = 3000.0
@@ -265,7 +300,9 @@ def test_an_agent_that_nobody_used_for_an_hour_goes(make: Callable[..., Cache]) 
     assert isinstance(cache.look("used", "A"), Fresh)
 
 
-def test_an_agent_that_is_put_in_the_place_of_another_evicts_it(make: Callable[..., Cache]) -> None:
+def test_an_agent_that_is_put_in_the_place_of_another_evicts_it(
+    make: Callable[..., Cache],
+) -> None:
     """The same agent put again is no eviction."""
     gone: list[Any] = []
     cache = make(on_evict=lambda _key, agent: gone.append(agent))
@@ -337,15 +374,23 @@ async def test_a_message_of_another_process_stands_in_the_next_request_after_the
     async with Hands(config, models=[model], limits=Limits(pause=0.01)) as runtime:
         name = await runtime.new()
         for number in range(2):
-            await settled(runtime, name, (await runtime.submit(name, f"question {number}")).seq)
+            await settled(
+                runtime, name, (await runtime.submit(name, f"question {number}")).seq
+            )
         assert Child(say, store_url, name, "from elsewhere").finish() == 0
         await settled(runtime, name, (await runtime.submit(name, "question 2")).seq)
-        assert texts(model.bodies[2])[-3:] == ["second answer", "from elsewhere", "question 2"]
+        assert texts(model.bodies[2])[-3:] == [
+            "second answer",
+            "from elsewhere",
+            "question 2",
+        ]
         for before, after in zip(model.bodies, model.bodies[1:], strict=False):
             assert after.startswith(before.removesuffix(b"]}"))
 
 
-async def test_a_turn_writes_to_its_own_conversation_whatever_the_agent_did_before(config: Config) -> None:
+async def test_a_turn_writes_to_its_own_conversation_whatever_the_agent_did_before(
+    config: Config,
+) -> None:
     """One agent, two conversations, in turns: each has its own messages, and its requests hold no others."""
     model = ScriptedModel(Script([Reply(words="yes")], repeat=True))
     async with Hands(config, models=[model], limits=Limits(pause=0.01)) as runtime:
@@ -353,10 +398,14 @@ async def test_a_turn_writes_to_its_own_conversation_whatever_the_agent_did_befo
         agent = runtime.agent
         for number in range(4):
             name = names[number % 2]
-            await settled(runtime, name, (await runtime.submit(name, f"{number % 2}: question {number}")).seq)
-            assert {each.split(":")[0] for each in texts(model.bodies[-1]) if ":" in each} == {
-                str(number % 2)
-            }
+            await settled(
+                runtime,
+                name,
+                (await runtime.submit(name, f"{number % 2}: question {number}")).seq,
+            )
+            assert {
+                each.split(":")[0] for each in texts(model.bodies[-1]) if ":" in each
+            } == {str(number % 2)}
         assert runtime.agent is agent
         for number, name in enumerate(names):
             rows = await runtime.transcript(name)

@@ -43,21 +43,32 @@ async def test_of_five_identical_answers_at_once_one_returns_and_the_others_are_
 ) -> None:
     """From one face and from several: the docstring's promise, and the call is made once each time."""
     notes = tmp_path / "notes.txt"
-    async with hands(config, notes, Call("note", {"text": "milk"})) as one, hands(config, notes) as two:
+    async with (
+        hands(config, notes, Call("note", {"text": "milk"})) as one,
+        hands(config, notes) as two,
+    ):
         for turn in range(1, TURNS + 1):
             name, seq, (ask,) = await asking(one, 1)
             faces = [one, two, one, two, one] if turn == TURNS else [one] * AT_ONCE
-            answers = [face.answer(name, ask.message, ask.call, "once") for face in faces]
+            answers = [
+                face.answer(name, ask.message, ask.call, "once") for face in faces
+            ]
             results = await asyncio.gather(*answers, return_exceptions=True)
             assert results.count(None) == 1, results
-            assert sum(isinstance(result, InvalidInput) for result in results) == AT_ONCE - 1, results
+            assert (
+                sum(isinstance(result, InvalidInput) for result in results)
+                == AT_ONCE - 1
+            ), results
             await settled(one, name, seq)
-            await until(one, name, "run.finished", 1)  # the other process may be the one that goes on
+            # the other process may be the one that goes on
+            await until(one, name, "run.finished", 1)
             assert len(await told(one, name, ApprovalAnswered)) == 1
             assert len(lines(notes)) == turn
 
 
-async def test_answers_to_different_questions_at_once_all_count(config: Config, tmp_path: Path) -> None:
+async def test_answers_to_different_questions_at_once_all_count(
+    config: Config, tmp_path: Path
+) -> None:
     """One moves the head under the other; both are stored, beside messages that come at the same moment."""
     notes = tmp_path / "notes.txt"
     calls = [Call("note", {"text": f"line {n}"}) for n in range(AT_ONCE)]

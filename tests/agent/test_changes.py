@@ -46,7 +46,14 @@ class ActArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Act(Tool[ActArgs]):
     """Does something in the folder that nobody foretold, as a shell does."""
 
-    name, description, args, effect, seconds, asks = "act", "Acts.", ActArgs, "once", 30.0, False
+    name, description, args, effect, seconds, asks = (
+        "act",
+        "Acts.",
+        ActArgs,
+        "once",
+        30.0,
+        False,
+    )
 
     def __init__(self, **deeds: Callable[[Path], Any]) -> None:
         self._deeds = deeds
@@ -61,7 +68,9 @@ class Act(Tool[ActArgs]):
 
 def acting(config: Config, *calls: str | Call, **deeds: Callable[[Path], Any]) -> Hands:
     """A runtime whose model makes these calls in one turn, and again in the next."""
-    made = [Call("act", {"what": each}) if isinstance(each, str) else each for each in calls]
+    made = [
+        Call("act", {"what": each}) if isinstance(each, str) else each for each in calls
+    ]
     model = ScriptedModel([*(Reply(calls=[each]) for each in made), "Done."] * 2)
     runtime = Hands(config, models=[model], limits=Limits(pause=0.01))
     return runtime.with_tools(Act(**deeds), ReadFile(), WriteFile(), EditFile())
@@ -86,8 +95,13 @@ def fill(folder: Path, files: dict[str, str]) -> None:
 
 def held(folder: Path) -> dict[str, tuple[bytes, int]]:
     """Every file, with what it holds and its mode."""
-    files = (each for each in folder.rglob("*") if each.is_file() and not each.is_symlink())
-    return {str(each.relative_to(folder)): (each.read_bytes(), each.stat().st_mode & 0o777) for each in files}
+    files = (
+        each for each in folder.rglob("*") if each.is_file() and not each.is_symlink()
+    )
+    return {
+        str(each.relative_to(folder)): (each.read_bytes(), each.stat().st_mode & 0o777)
+        for each in files
+    }
 
 
 async def shown(runtime: Runtime, name: str) -> list[Row]:
@@ -108,7 +122,9 @@ def deed(folder: Path) -> None:
     (folder / "link").symlink_to("a.txt")
 
 
-async def test_what_a_turn_changed_is_shown_and_put_back_and_that_is_put_back(config: Config) -> None:
+async def test_what_a_turn_changed_is_shown_and_put_back_and_that_is_put_back(
+    config: Config,
+) -> None:
     """By a file tool and by one that says nothing of what it does; what is ignored is left alone, unless a call names it."""
     folder = config.tools_folder
     files = {
@@ -135,18 +151,28 @@ async def test_what_a_turn_changed_is_shown_and_put_back_and_that_is_put_back(co
             "run.sh": "changed",
         }  # fmt: skip
         found = {each.path: each for each in turn.files}
-        assert found["a.txt"].diff == "--- a.txt\n+++ a.txt\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three"
+        assert (
+            found["a.txt"].diff
+            == "--- a.txt\n+++ a.txt\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three"
+        )
         assert found["gone.txt"].diff.endswith("-gone\n\\ No newline at end of file")
         assert found["run.sh"].note == "Its mode was 644 and is 755."
         assert "no text" in found["deep/new.bin"].note
         kinds = [
-            each.kind for each in await events_of(runtime, name) if each.kind.endswith(("ed", "changed"))
+            each.kind
+            for each in await events_of(runtime, name)
+            if each.kind.endswith(("ed", "changed"))
         ]
-        assert kinds.count("files.changed") == 3, "one for each call that changed something"
+        assert kinds.count("files.changed") == 3, (
+            "one for each call that changed something"
+        )
         for n in [n for n, kind in enumerate(kinds) if kind == "files.changed"]:
             assert kinds[n + 1] == "tool.finished", "with the outcome of its call"
         rows = await runtime.transcript(name)
-        assert [(rows[-1].kind, rows[-1].text), rows[-2].text] == [("files", "Changed 5 files."), "Done."]
+        assert [(rows[-1].kind, rows[-1].text), rows[-2].text] == [
+            ("files", "Changed 5 files."),
+            "Done.",
+        ]
 
         back = await runtime.put_back(name, rows[-1].of)
         assert (sorted(back.done), back.left) == (sorted(found), {})
@@ -159,11 +185,17 @@ async def test_what_a_turn_changed_is_shown_and_put_back_and_that_is_put_back(co
         assert sorted((await runtime.put_back(name, again.turn)).done) == sorted(found)
         assert held(folder) == after
         assert [each.state for each in await shown(runtime, name)] == ["", "undone", ""]
-        assert [each.undone for each in await runtime.changes(name)] == [False, True, False]
+        assert [each.undone for each in await runtime.changes(name)] == [
+            False,
+            True,
+            False,
+        ]
         assert (await asyncio.to_thread(verify, runtime.journal.journal)).problems == []
 
 
-async def test_only_what_is_still_as_the_turn_left_it_is_put_back(light: Config, tmp_path: Path) -> None:
+async def test_only_what_is_still_as_the_turn_left_it_is_put_back(
+    light: Config, tmp_path: Path
+) -> None:
     """Not what a person changed since, not what was too large to keep, and never through a link out of the folder."""
     folder, outside = light.tools_folder, tmp_path / "outside"
     names = ["edited", "linked", "made", "moved/in", "fine", "large"]
@@ -200,7 +232,9 @@ async def test_only_what_is_still_as_the_turn_left_it_is_put_back(light: Config,
             await runtime.put_back(name, "r_nobody")
 
 
-async def test_a_change_that_hides_is_found_and_what_only_seems_one_is_not(light: Config) -> None:
+async def test_a_change_that_hides_is_found_and_what_only_seems_one_is_not(
+    light: Config,
+) -> None:
     """The same size at the same time is another content; what an ignore file hides or shows was neither removed nor added."""
     folder = light.tools_folder
     fill(folder, {"a": "aaa", "src/b": "b", "old/c": "c", ".gitignore": "old\n"})
@@ -218,10 +252,15 @@ async def test_a_change_that_hides_is_found_and_what_only_seems_one_is_not(light
 
     os.utime(folder / "a", ns=(1, 1))
     await asyncio.sleep(0.15)  # what is older than this was there before
-    async with acting(light, "sly", "nothing", "ignore", sly=sly, ignore=ignore, nothing=nothing) as runtime:
+    async with acting(
+        light, "sly", "nothing", "ignore", sly=sly, ignore=ignore, nothing=nothing
+    ) as runtime:
         name = await runtime.new()
         await asked(runtime, name, "Do it.")
-        assert [each.path for each in (await only(runtime, name)).files] == [".gitignore", "a"]
+        assert [each.path for each in (await only(runtime, name)).files] == [
+            ".gitignore",
+            "a",
+        ]
         assert len(await told(runtime, name, FilesChanged)) == 2
 
 
@@ -232,13 +271,17 @@ async def test_what_is_too_much_is_said_once_and_holds_no_turn(
     fill(light.tools_folder, {f"d{n}/x": "x" for n in range(9)})
     write = partial_write("d0/x")
     monkeypatch.setattr(snapshot, "ENTRIES_MAX", 12)
-    async with acting(light, "write", "again", write=write, again=partial_write("d8/x")) as runtime:
+    async with acting(
+        light, "write", "again", write=write, again=partial_write("d8/x")
+    ) as runtime:
         name = await runtime.new()
         await asked(runtime, name, "Do it.")
         (event,) = await told(runtime, name, FilesChanged)
         assert event.missed.startswith("The folder has more than 12 files and folders")
         hangs = threading.Event()
-        monkeypatch.setattr(snapshot.Snapshots, "take", lambda *_: hangs.wait(30) and None)
+        monkeypatch.setattr(
+            snapshot.Snapshots, "take", lambda *_: hangs.wait(30) and None
+        )
         monkeypatch.setattr(tracking, "_LOOK_SECONDS", 0.05)
         async with asyncio.timeout(10):
             await asked(runtime, name, "Again.")
@@ -264,8 +307,12 @@ async def test_a_long_ignore_file_keeps_no_look_from_its_end(light: Config) -> N
         assert ([file.path for file in event.files], event.missed) == (["a"], "")
 
 
-@pytest.mark.parametrize("entries", [{"a": "1", "b": "2"}, {".gitignore": "*\n"}, {"late": "3"}])
-def test_a_look_ends_when_nobody_waits_for_it_any_more(tmp_path: Path, entries: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "entries", [{"a": "1", "b": "2"}, {".gitignore": "*\n"}, {"late": "3"}]
+)
+def test_a_look_ends_when_nobody_waits_for_it_any_more(
+    tmp_path: Path, entries: dict[str, str]
+) -> None:
     """In the middle of the walk, at what is ignored, and at what is looked at besides; nothing of it is kept."""
     looks = snapshot.Snapshots(tmp_path / "folder", tmp_path / "kept", [])
     taken = looks.take(snapshot.About("ada", "c_1", "r_1", 1, "1", ["late"]))
@@ -324,7 +371,8 @@ async def test_what_a_person_does_after_a_stop_in_the_middle_of_a_call_is_theirs
     light: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tenax ended in good order: what the call had changed was looked for then, and not at the next start."""
-    monkeypatch.setattr("tenax.agent.loop._TELL_SECONDS", 3.0)  # a busy machine may need more than a second
+    # a busy machine may need more than a second
+    monkeypatch.setattr("tenax.agent.loop._TELL_SECONDS", 3.0)
     begun = asyncio.Event()
 
     class Slow(Act):
@@ -349,7 +397,9 @@ def partial_write(path: str) -> Callable[[Path], Any]:
     return lambda where: (where / path).write_text("y")
 
 
-async def test_what_files_held_is_erased_with_the_words_that_asked_for_it(config: Config) -> None:
+async def test_what_files_held_is_erased_with_the_words_that_asked_for_it(
+    config: Config,
+) -> None:
     """The bytes are gone from the store and from beside it, and nothing can be put back."""
     fill(config.tools_folder, {"a": "secret before"})
     async with acting(config, "write", write=partial_write("a")) as runtime:
@@ -358,28 +408,44 @@ async def test_what_files_held_is_erased_with_the_words_that_asked_for_it(config
         turn = await only(runtime, name)
         (event,) = await told(runtime, name, FilesChanged)
         blobs = [event.files[0].before.blob, event.files[0].after.blob]
-        assert [await runtime.journal.get_blob(each) for each in blobs] == [b"secret before", b"y"]
+        assert [await runtime.journal.get_blob(each) for each in blobs] == [
+            b"secret before",
+            b"y",
+        ]
         kept = config.places.data / "files"
-        assert any(b"secret before" in each.read_bytes() for each in kept.rglob("pack-*"))
+        assert any(
+            b"secret before" in each.read_bytes() for each in kept.rglob("pack-*")
+        )
         await runtime.erase(name, [event.message])
         assert [await runtime.journal.get_blob(each) for each in blobs] == [None, None]
         assert await shown(runtime, name) == []
-        assert all(b"secret before" not in each.read_bytes() for each in kept.rglob("*") if each.is_file())
+        assert all(
+            b"secret before" not in each.read_bytes()
+            for each in kept.rglob("*")
+            if each.is_file()
+        )
         assert await runtime.changes(name) == []
         with pytest.raises(InvalidInput, match="erased"):
             await runtime.put_back(name, turn.turn)
 
 
-async def test_what_is_erased_is_not_kept_of_a_folder_that_tools_worked_in_before(light: Config) -> None:
+async def test_what_is_erased_is_not_kept_of_a_folder_that_tools_worked_in_before(
+    light: Config,
+) -> None:
     """Nor where a call of another user was cut off in it, as long as all users had one folder."""
     fill(light.tools_folder, {"a": "secret"})
     place = light.places.snapshots
     looks = snapshot.Snapshots(light.tools_folder, place, [])
-    looks.take(snapshot.About("bob", "c_1", None, 1, "1")).let_go()  # of a process that is gone
+    # of a process that is gone
+    looks.take(snapshot.About("bob", "c_1", None, 1, "1")).let_go()
     (light.tools_folder / "a").unlink()
 
     def kept() -> list[str]:
-        return [file.name for file in place.rglob("*") if file.is_file() and b"secret" in file.read_bytes()]
+        return [
+            file.name
+            for file in place.rglob("*")
+            if file.is_file() and b"secret" in file.read_bytes()
+        ]
 
     assert len(kept()) == 1
     async with acting(light) as runtime:  # the folder is the owner's
@@ -414,17 +480,24 @@ def test_a_full_disk_leaves_nothing_of_a_call_that_was_not_made(tmp_path: Path) 
     assert list((tmp_path / "kept").rglob("call-*")) == []
 
 
-def test_a_process_that_may_open_no_more_files_takes_none_for_changed(tmp_path: Path) -> None:
+def test_a_process_that_may_open_no_more_files_takes_none_for_changed(
+    tmp_path: Path,
+) -> None:
     """The n-th file that a look needs is refused, for every n: then nothing is known, and nothing is told of it yet."""
     looks = snapshot.Snapshots(tmp_path / "folder", tmp_path / "kept", [])
-    fill(tmp_path / "folder", {"a": "1", "deep/er/b": "2", ".gitignore": "build", "build/c": "3"})
+    fill(
+        tmp_path / "folder",
+        {"a": "1", "deep/er/b": "2", ".gitignore": "build", "build/c": "3"},
+    )
     taken = looks.take(snapshot.About("ada", "c_1", "r_1", 1, "1"))
     most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     moved, n = None, 0
     while moved is None:
         used = {int(each.name) for each in OPEN.iterdir()}
         free = (number for number in itertools.count() if number not in used)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (next(itertools.islice(free, n, None)), hard))
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (next(itertools.islice(free, n, None)), hard)
+        )
         with contextlib.suppress(OSError):
             _, moved = looks.moved(taken)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
@@ -444,7 +517,8 @@ async def test_what_a_look_holds_is_let_go_where_nobody_waits_for_it_any_more(
         changes = Changes(runtime.journal, light.tools_folder, place)
         looks, loop = changes._snapshots, asyncio.get_running_loop()
         if work == "left":
-            looks.take(snapshot.About("local", name, None, 1, "1")).let_go()  # of a process that is gone
+            # of a process that is gone
+            looks.take(snapshot.About("local", name, None, 1, "1")).let_go()
         found = getattr(looks, work)
 
         gone = threading.Event()
@@ -470,7 +544,11 @@ async def test_what_a_look_holds_is_let_go_where_nobody_waits_for_it_any_more(
                 await asyncio.sleep(0.01)
                 await changes.settle()
         await changes.forget()
-        assert [each for each in place.rglob("*") if each.is_file() and b"secret" in each.read_bytes()] == []
+        assert [
+            each
+            for each in place.rglob("*")
+            if each.is_file() and b"secret" in each.read_bytes()
+        ] == []
         assert await told(runtime, name, FilesChanged) == []
 
 
@@ -505,7 +583,8 @@ class Coarse:
         names = [name for name in dir(found) if name.startswith("st_")]
         fields = {name: getattr(found, name) for name in names}
         times = {
-            name: fields[name] // 2_000_000_000 * 2_000_000_000 for name in ("st_mtime_ns", "st_ctime_ns")
+            name: fields[name] // 2_000_000_000 * 2_000_000_000
+            for name in ("st_mtime_ns", "st_ctime_ns")
         }
         return SimpleNamespace(**fields | times)
 
@@ -515,7 +594,10 @@ def test_a_file_that_is_written_twice_in_a_tick_of_its_clock_is_seen_twice(
 ) -> None:
     """And what is known of it, whatever its time and size say, is what it holds."""
     monkeypatch.setattr(snapshot, "os", Coarse())
-    file, looks = tmp_path / "folder" / "a", snapshot.Snapshots(tmp_path / "folder", tmp_path / "kept", [])
+    file, looks = (
+        tmp_path / "folder" / "a",
+        snapshot.Snapshots(tmp_path / "folder", tmp_path / "kept", []),
+    )
     fill(tmp_path / "folder", {"a": "0"})
     for n in range(1, 9):
         taken = looks.take(snapshot.About("ada", "c_1", "r_1", 1, str(n)))
@@ -531,15 +613,22 @@ def test_a_file_that_is_written_twice_in_a_tick_of_its_clock_is_seen_twice(
         assert found == ("a", str(n - 1).encode(), str(n).encode())
 
 
-async def test_a_store_settings_and_keys_in_the_folder_are_neither_shown_nor_put_back(tmp_path: Path) -> None:
+async def test_a_store_settings_and_keys_in_the_folder_are_neither_shown_nor_put_back(
+    tmp_path: Path,
+) -> None:
     """Also where the way to the folder is a link."""
     folder = tmp_path / "folder"
     folder.mkdir()
     (tmp_path / "link").symlink_to(folder)
-    fill(folder, {"own.toml": '[tools]\nfolder = "../link"', "secrets.toml": 'A = "hunter2"'})
+    fill(
+        folder,
+        {"own.toml": '[tools]\nfolder = "../link"', "secrets.toml": 'A = "hunter2"'},
+    )
     (folder / "secrets.toml").chmod(0o600)
     store = folder / "own.db"
-    config = config_of(f"sqlite:///{store}", tmp_path / "home", TENAX_CONFIG=str(folder / "own.toml"))
+    config = config_of(
+        f"sqlite:///{store}", tmp_path / "home", TENAX_CONFIG=str(folder / "own.toml")
+    )
 
     def act(at: Path) -> None:
         (at / "a.txt").write_text("new")

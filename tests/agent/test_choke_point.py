@@ -61,12 +61,16 @@ class Witness:
         monkeypatch.setattr(Gate, "__init__", made)
         monkeypatch.setattr(Gate, "perform", performed)
 
-    def _recorded(self, tool: Tool[Any], run: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    def _recorded(
+        self, tool: Tool[Any], run: Callable[..., Awaitable[Any]]
+    ) -> Callable[..., Awaitable[Any]]:
         async def recorded(args: Any, call: Made) -> Any:
             self.ran.append((tool.name, call.key))
             task = asyncio.current_task()
             coroutine: Any = task.get_coro() if task is not None else None
-            self.callers.add(f"{Path(coroutine.cr_code.co_filename).name} {coroutine.__name__}")
+            self.callers.add(
+                f"{Path(coroutine.cr_code.co_filename).name} {coroutine.__name__}"
+            )
             return await run(args, call)
 
         return recorded
@@ -118,7 +122,9 @@ class Resumed(Walk):
 
     async def before(self) -> str:
         name = new_conversation(self.url)
-        victim = Child(ask, self.url, str(self.home), ["-p", "go", "-c", name], "tool.started", 1)
+        victim = Child(
+            ask, self.url, str(self.home), ["-p", "go", "-c", name], "tool.started", 1
+        )
         assert await asyncio.to_thread(victim.finish) == -9
         return name
 
@@ -130,7 +136,12 @@ class Resumed(Walk):
 class InBackground(Walk):
     """A background process ends, and that starts a turn."""
 
-    script = (Reply(calls=[Call("shell_start", {"command": "true"})]), "begun", WRITE, "done")
+    script = (
+        Reply(calls=[Call("shell_start", {"command": "true"})]),
+        "begun",
+        WRITE,
+        "done",
+    )
 
     async def go(self, runtime: Runtime, name: str) -> str:
         await runtime.submit(name, "go")
@@ -168,14 +179,18 @@ class OfServer(Walk):
 
     tool = "own__note"
     script = (Reply(calls=[Call("own__note", {"text": os.devnull})]), "done")
-    more = f'[mcp.own]\ncommand = ["{sys.executable}", "-m", "tenax.testing.mcp_server"]\n'
+    more = (
+        f'[mcp.own]\ncommand = ["{sys.executable}", "-m", "tenax.testing.mcp_server"]\n'
+    )
 
     async def go(self, runtime: Runtime, name: str) -> str:
         await runtime.mcp.settled(SECONDS)
         return await super().go(runtime, name)
 
 
-@pytest.mark.parametrize("path", [Foreground, Resumed, InBackground, SubAgent, Scheduled, OfServer])
+@pytest.mark.parametrize(
+    "path", [Foreground, Resumed, InBackground, SubAgent, Scheduled, OfServer]
+)
 async def test_no_path_reaches_a_tool_but_through_the_gate(
     path: type[Walk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,7 +199,8 @@ async def test_no_path_reaches_a_tool_but_through_the_gate(
     walk = path(tmp_path)
     async with AsyncExitStack() as stack:
         for forbidden in (False, True):
-            if path is Resumed:  # whoever serves would go on with it before all is prepared
+            # whoever serves would go on with it before all is prepared
+            if path is Resumed:
                 await stack.aclose()
             name = await walk.before()
             if forbidden:
@@ -194,18 +210,33 @@ async def test_no_path_reaches_a_tool_but_through_the_gate(
             if not forbidden or path is Resumed:
                 runtime = await stack.enter_async_context(walk.runtime())
             where = await walk.go(runtime, name or await runtime.new())
-            outcomes = [each.outcome for each in await told(runtime, where, ToolFinished)]
+            outcomes = [
+                each.outcome for each in await told(runtime, where, ToolFinished)
+            ]
             assert sorted(seen.ran) == sorted(seen.permitted)
             assert seen.callers <= {"gate.py _run"}
             reached = [key for tool, key in seen.ran if tool == walk.tool]
-            assert len(reached) == (0 if forbidden else 1), "it was to be called once, or never"
+            assert len(reached) == (0 if forbidden else 1), (
+                "it was to be called once, or never"
+            )
             assert ("denied" in outcomes) == forbidden, outcomes
 
 
-def test_nothing_but_the_gate_runs_a_tool_and_nothing_but_the_loop_uses_the_gate() -> None:
+def test_nothing_but_the_gate_runs_a_tool_and_nothing_but_the_loop_uses_the_gate() -> (
+    None
+):
     """Looked up in the code: whatever else has a method `run` that is called is known by name, and is no tool."""
     others = {
-        *("journal", "_journal", "ids", "_threads", "schedules", "asyncio", "subprocess", "prompt"),
+        *(
+            "journal",
+            "_journal",
+            "ids",
+            "_threads",
+            "schedules",
+            "asyncio",
+            "subprocess",
+            "prompt",
+        ),
         *("Search", "_Search", "_Parent"),
     }
     runs: dict[str, set[str]] = {}
@@ -213,15 +244,23 @@ def test_nothing_but_the_gate_runs_a_tool_and_nothing_but_the_loop_uses_the_gate
     root = Path(tenax.__file__).parent
     for file in sorted(root.rglob("*.py")):
         place, text = str(file.relative_to(root)), file.read_text()
-        if (".run(" not in text and ".perform(" not in text) or place.startswith(("journal", "testing")):
+        if (".run(" not in text and ".perform(" not in text) or place.startswith(
+            ("journal", "testing")
+        ):
             continue
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 if node.func.attr == "run":
                     made = isinstance(who := node.func.value, ast.Call)
-                    runs.setdefault(ast.unparse(who.func if made else who), set()).add(place)  # type: ignore[attr-defined]
+                    runs.setdefault(ast.unparse(who.func if made else who), set()).add(  # type: ignore[attr-defined]
+                        place
+                    )
                 elif node.func.attr == "perform":
                     performs.add(place)
-    unknown = {who: where for who, where in runs.items() if who.rpartition(".")[2] not in others}
+    unknown = {
+        who: where
+        for who, where in runs.items()
+        if who.rpartition(".")[2] not in others
+    }
     assert unknown == {"permit.tool": {"tools/gate.py"}}
     assert performs == {"agent/loop.py"}

@@ -9,9 +9,23 @@ from typing import Any
 
 import pytest
 
-from tenax.agent import Aborted, Busy, Compacted, NothingToDo, Outcome, Superseded, compact
+from tenax.agent import (
+    Aborted,
+    Busy,
+    Compacted,
+    NothingToDo,
+    Outcome,
+    Superseded,
+    compact,
+)
 from tenax.errors import InvalidInput
-from tenax.events import MessageAssistant, MessageUser, RunFinished, RunStarted, ToolFinished
+from tenax.events import (
+    MessageAssistant,
+    MessageUser,
+    RunFinished,
+    RunStarted,
+    ToolFinished,
+)
 from tenax.parts import Text, ToolCall, text_of
 from tenax.sessions import AsyncSessionDB, SessionDB
 from tenax.views.context import Context
@@ -40,7 +54,9 @@ def db(store_url: str) -> Iterator[SessionDB]:
 class Summary:
     """A summariser that counts how often it is asked, and does something meanwhile."""
 
-    def __init__(self, words: str = "in short", meanwhile: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self, words: str = "in short", meanwhile: Callable[[], object] | None = None
+    ) -> None:
         self.words = words
         self.meanwhile = meanwhile
         self.asked: list[list[Any]] = []
@@ -97,7 +113,9 @@ def one_child(db: SessionDB) -> str:
 # -- two at once ---------------------------------------------------------------------------------------------------
 
 
-def test_two_threads_that_compact_at_once_leave_one_child_and_one_of_them_keeps_its_id(db: SessionDB) -> None:
+def test_two_threads_that_compact_at_once_leave_one_child_and_one_of_them_keeps_its_id(
+    db: SessionDB,
+) -> None:
     """The winner goes on in the child; the loser has its own list back, and asked no model."""
     fill(db, "p")
     own = [db.get_messages("p"), db.get_messages("p")]
@@ -112,7 +130,9 @@ def test_two_threads_that_compact_at_once_leave_one_child_and_one_of_them_keeps_
         thread.start()
     for thread in threads:
         thread.join()
-    (won,) = [number for number, each in outcomes.items() if isinstance(each, Compacted)]
+    (won,) = [
+        number for number, each in outcomes.items() if isinstance(each, Compacted)
+    ]
     lost = outcomes[1 - won]
     assert isinstance(lost, Busy | Superseded)
     assert (lost.session_id, lost.messages) == ("p", own[1 - won])
@@ -126,8 +146,14 @@ def test_two_processes_that_compact_at_once_leave_one_child_and_one_of_them_keep
     """The same, each with a store of its own."""
     with SessionDB(url=store_url) as db:
         fill(db, "p")
-        said = race(store_url, f"{COMPACT}\noutcome = compact(db, 'p', summarise=summarise)\n{TELL}")
-        assert sorted(line.split()[:3] for line in said) == [["False", "False", "20"], ["True", "True", "5"]]
+        said = race(
+            store_url,
+            f"{COMPACT}\noutcome = compact(db, 'p', summarise=summarise)\n{TELL}",
+        )
+        assert sorted(line.split()[:3] for line in said) == [
+            ["False", "False", "20"],
+            ["True", "True", "5"],
+        ]
         one_child(db)
 
 
@@ -144,11 +170,16 @@ outcome = compact(NoLock(), "p", summarise=summarise)
     with SessionDB(url=store_url) as db:
         fill(db, "p")
         said = race(store_url, body)
-        assert sorted(line.split()[:3] for line in said) == [["False", "False", "20"], ["True", "True", "5"]]
+        assert sorted(line.split()[:3] for line in said) == [
+            ["False", "False", "20"],
+            ["True", "True", "5"],
+        ]
         one_child(db)
 
 
-def test_one_that_comes_after_the_winner_is_done_is_told_and_asks_no_model(db: SessionDB) -> None:
+def test_one_that_comes_after_the_winner_is_done_is_told_and_asks_no_model(
+    db: SessionDB,
+) -> None:
     """It keeps its id and its list in that call, and learns where the conversation goes on."""
     fill(db, "p")
     won = compact(db, "p", summarise=Summary())
@@ -160,7 +191,9 @@ def test_one_that_comes_after_the_winner_is_done_is_told_and_asks_no_model(db: S
     one_child(db)
 
 
-def test_a_holder_that_outlives_its_lock_loses_to_the_one_that_came_after(db: SessionDB) -> None:
+def test_a_holder_that_outlives_its_lock_loses_to_the_one_that_came_after(
+    db: SessionDB,
+) -> None:
     """The lock was given to another meanwhile: its summary is committed, and the slow one's is not."""
     fill(db, "p")
     quick: list[Outcome] = []
@@ -194,7 +227,12 @@ def test_a_lock_that_somebody_else_holds_means_no_model_is_asked(db: SessionDB) 
 
 @pytest.mark.parametrize(
     "error",
-    [AttributeError("try_acquire"), RuntimeError("broken"), TypeError("an old signature"), OSError("away")],
+    [
+        AttributeError("try_acquire"),
+        RuntimeError("broken"),
+        TypeError("an old signature"),
+        OSError("away"),
+    ],
     ids=["missing", "broken", "of another version", "away"],
 )
 def test_without_a_lock_it_compacts_once_and_says_what_to_do(
@@ -216,7 +254,9 @@ def test_without_a_lock_it_compacts_once_and_says_what_to_do(
 # -- nothing is lost ------------------------------------------------------------------------------------------------
 
 
-def test_messages_that_are_only_in_the_callers_list_are_stored_and_covered(db: SessionDB) -> None:
+def test_messages_that_are_only_in_the_callers_list_are_stored_and_covered(
+    db: SessionDB,
+) -> None:
     """A caller that stored nothing so far can compact; the parent has it all afterwards."""
     db.create_session("p", source="test")
     roles = ("user", "assistant")
@@ -229,7 +269,9 @@ def test_messages_that_are_only_in_the_callers_list_are_stored_and_covered(db: S
 
 
 @pytest.mark.parametrize("facade", [False, True])
-def test_going_on_with_the_list_that_came_back_stores_nothing_twice(db: SessionDB, facade: bool) -> None:
+def test_going_on_with_the_list_that_came_back_stores_nothing_twice(
+    db: SessionDB, facade: bool
+) -> None:
     """A caller goes on with the outcome's messages and compacts those again, also over the async facade."""
     db.create_session("p", source="test")
     session, own, said = "p", [], []
@@ -239,31 +281,58 @@ def test_going_on_with_the_list_that_came_back_stores_nothing_twice(db: SessionD
         said.append(message["content"])
         stored = db.append_message(session, **message)
         if n % 8 == 7:
-            outcome = compact(AsyncSessionDB(db) if facade else db, session, own, summarise=Summary())
+            outcome = compact(
+                AsyncSessionDB(db) if facade else db, session, own, summarise=Summary()
+            )
             assert isinstance(outcome, Compacted)
             session, own = outcome.session_id, list(outcome.messages)
             assert contents(db, session)[1:] == [each["content"] for each in own[1:]]
     found = [each.event for each in db.journal.messages(stored.conversation_id)]
-    assert [text_of(each.parts) for each in found if isinstance(each, MessageUser | MessageAssistant)] == said
+    assert [
+        text_of(each.parts)
+        for each in found
+        if isinstance(each, MessageUser | MessageAssistant)
+    ] == said
 
 
-def test_what_another_process_wrote_meanwhile_stays_in_the_live_context(store_url: str) -> None:
+def test_what_another_process_wrote_meanwhile_stays_in_the_live_context(
+    store_url: str,
+) -> None:
     """While the summary was being written; it stands after it, in the child."""
     with SessionDB(url=store_url) as db:
         fill(db, "p")
-        outcome = compact(db, "p", summarise=Summary(meanwhile=lambda: elsewhere(store_url, "meanwhile")))
+        outcome = compact(
+            db,
+            "p",
+            summarise=Summary(meanwhile=lambda: elsewhere(store_url, "meanwhile")),
+        )
         assert isinstance(outcome, Compacted)
-        assert contents(db, one_child(db)) == ["in short", "m16", "m17", "m18", "m19", "meanwhile"]
+        assert contents(db, one_child(db)) == [
+            "in short",
+            "m16",
+            "m17",
+            "m18",
+            "m19",
+            "meanwhile",
+        ]
         assert outcome.messages[1:] == db.get_messages(one_child(db))[1:]
 
 
-def test_what_another_process_wrote_is_not_buried_by_messages_of_the_callers_own(store_url: str) -> None:
+def test_what_another_process_wrote_is_not_buried_by_messages_of_the_callers_own(
+    store_url: str,
+) -> None:
     """The caller's are stored after it, and are in the summary; the other's is not, so nothing covers it."""
     with SessionDB(url=store_url) as db:
         fill(db, "p", 4)
-        own = [*db.get_messages("p"), *({"role": "user", "content": f"own {n}"} for n in range(12))]
+        own = [
+            *db.get_messages("p"),
+            *({"role": "user", "content": f"own {n}"} for n in range(12)),
+        ]
         outcome = compact(
-            db, "p", own, summarise=Summary(meanwhile=lambda: elsewhere(store_url, "meanwhile"))
+            db,
+            "p",
+            own,
+            summarise=Summary(meanwhile=lambda: elsewhere(store_url, "meanwhile")),
         )
         assert isinstance(outcome, Compacted)
         assert "meanwhile" in contents(db, one_child(db))
@@ -296,22 +365,36 @@ def test_what_another_wrote_before_and_the_caller_has_not_read_stays_in_the_live
     assert contents(db, one_child(db))[:3] == ["in short", "before", "and more"]
     assert told(outcome) == contents(db, one_child(db))[1:]
     assert outcome.messages[-4:] == own[16:]
-    assert outcome.tokens_after == tokens([{"content": "in short"}]) - 4 + tokens(outcome.messages[1:])
+    assert outcome.tokens_after == tokens([{"content": "in short"}]) - 4 + tokens(
+        outcome.messages[1:]
+    )
     assert outcome.tokens_before == tokens([*own, *outcome.messages[1:3]])
-    again = compact(db, outcome.session_id, outcome.messages, summarise=Summary("shorter"))
+    again = compact(
+        db, outcome.session_id, outcome.messages, summarise=Summary("shorter")
+    )
     assert isinstance(again, Compacted)  # now the caller's list and the store are one
     assert told(again) == [f"m{n}" for n in range(16, 20)]
-    assert sorted(contents(db, "p")) == sorted([each["content"] for each in own] + ["before", "and more"])
+    assert sorted(contents(db, "p")) == sorted(
+        [each["content"] for each in own] + ["before", "and more"]
+    )
 
 
 def test_an_undo_while_the_summary_is_written_wins(db: SessionDB) -> None:
     """Otherwise what was taken back would come back in the summary, for ever."""
     fill(db, "p")
     outcome = compact(
-        db, "p", summarise=Summary(meanwhile=lambda: db.undo("p", db.get_messages("p")[3]["id"]))
+        db,
+        "p",
+        summarise=Summary(
+            meanwhile=lambda: db.undo("p", db.get_messages("p")[3]["id"])
+        ),
     )
     assert isinstance(outcome, Superseded)
-    assert (outcome.session_id, len(outcome.messages), db.children("p")) == ("p", 20, [])
+    assert (outcome.session_id, len(outcome.messages), db.children("p")) == (
+        "p",
+        20,
+        [],
+    )
     assert contents(db, "p") == ["m0", "m1", "m2", "m3"]
     assert db.get_compression_lock_holder("p") is None
 
@@ -350,7 +433,10 @@ def test_a_short_session_is_left_alone(db: SessionDB) -> None:
     assert isinstance(compact(db, "p", summarise=summary), NothingToDo)
     assert summary.asked == []
     assert isinstance(
-        compact(db, "nobody", [{"role": "user", "content": "x"}] * 9, summarise=summary), Aborted
+        compact(
+            db, "nobody", [{"role": "user", "content": "x"}] * 9, summarise=summary
+        ),
+        Aborted,
     )
 
 
@@ -360,7 +446,10 @@ def test_a_long_work_on_one_request_is_made_shorter_too(db: SessionDB) -> None:
     session, own = "p", [{"role": "user", "content": "do it"}]
     for length in (20, 8):
         for n in range(length):
-            own += [{"role": "assistant", "content": f"call {n}"}, {"role": "tool", "content": f"result {n}"}]
+            own += [
+                {"role": "assistant", "content": f"call {n}"},
+                {"role": "tool", "content": f"result {n}"},
+            ]
         summary = Summary()
         outcome = compact(db, session, own, summarise=summary)
         assert isinstance(outcome, Compacted)
@@ -372,7 +461,9 @@ def test_a_long_work_on_one_request_is_made_shorter_too(db: SessionDB) -> None:
 def test_a_key_is_not_carried_on_by_a_summary(db: SessionDB) -> None:
     """What looks like a secret is taken out of the words before they are stored."""
     fill(db, "p")
-    outcome = compact(db, "p", summarise=Summary("the key is sk-abcdefghijklmnop1234, do not tell"))
+    outcome = compact(
+        db, "p", summarise=Summary("the key is sk-abcdefghijklmnop1234, do not tell")
+    )
     assert isinstance(outcome, Compacted)
     assert contents(db, one_child(db))[0] == "the key is [redacted], do not tell"
 
@@ -382,7 +473,9 @@ def test_a_key_is_not_carried_on_by_a_summary(db: SessionDB) -> None:
 def test_a_caller_may_keep_nothing(db: SessionDB, keep: int, stored: int) -> None:
     """After a long work on one request the summary then stands for all."""
     db.create_session("p", source="test")
-    work = [{"role": "assistant" if n else "user", "content": f"m{n}" * 9} for n in range(9)]
+    work = [
+        {"role": "assistant" if n else "user", "content": f"m{n}" * 9} for n in range(9)
+    ]
     if stored:
         db.append_messages("p", work[:stored])
     outcome = compact(db, "p", work, summarise=Summary(), keep=keep)
@@ -392,9 +485,12 @@ def test_a_caller_may_keep_nothing(db: SessionDB, keep: int, stored: int) -> Non
 
 
 @pytest.mark.parametrize(
-    "messages", [["m0"] * 9, [None] * 9, "m0 m1 m2", {"role": "user", "content": "m0"}, 9]
+    "messages",
+    [["m0"] * 9, [None] * 9, "m0 m1 m2", {"role": "user", "content": "m0"}, 9],
 )
-def test_what_are_no_messages_is_refused_with_a_sentence(db: SessionDB, messages: Any) -> None:
+def test_what_are_no_messages_is_refused_with_a_sentence(
+    db: SessionDB, messages: Any
+) -> None:
     """Nothing is stored, no model is asked, and the lock is free."""
     fill(db, "p", 4)
     summary = Summary()
@@ -411,17 +507,23 @@ def test_a_call_is_never_parted_from_its_result(db: SessionDB) -> None:
     db.create_session("p", source="test")
     conversation = str((db.get_session("p") or {})["conversation_id"])
     for number in range(6):
-        (asked,) = db.journal.append(conversation, [MessageUser([Text(f"question {number}")], ask=True)])
+        (asked,) = db.journal.append(
+            conversation, [MessageUser([Text(f"question {number}")], ask=True)]
+        )
         run = f"r{number}"
         db.journal.append(conversation, [RunStarted([asked.seq])], run=run)
         call = ToolCall(f"call{number}", "clock", "{}")
         (step,) = db.journal.append(conversation, [MessageAssistant([call])], run=run)
         done = ToolFinished(step.seq, call.id, "done", f"noon {number}")
-        db.journal.append(conversation, [done, MessageAssistant([Text("It is noon.")])], run=run)
+        db.journal.append(
+            conversation, [done, MessageAssistant([Text("It is noon.")])], run=run
+        )
         db.journal.append(conversation, [RunFinished("completed")], run=run)
     for keep in (3, 2, 5):
         (head,) = [db.journal.head(conversation).stretch]
-        assert isinstance(compact(db, head or "", summarise=Summary(), keep=keep), Compacted)
+        assert isinstance(
+            compact(db, head or "", summarise=Summary(), keep=keep), Compacted
+        )
         context = Context()
         for each in db.journal.read(conversation):
             context.apply(each)

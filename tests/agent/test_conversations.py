@@ -35,11 +35,18 @@ async def test_the_list_shows_titles_pins_and_what_is_archived(config: Config) -
         await runtime.pin(second)
         await runtime.archive(third)
         listed = await runtime.conversations()
-        assert [(each.conversation, each.title) for each in listed] == [(second, None), (first, "The first")]
-        assert [each.conversation for each in await runtime.conversations(archived=True)] == [third]
+        assert [(each.conversation, each.title) for each in listed] == [
+            (second, None),
+            (first, "The first"),
+        ]
+        assert [
+            each.conversation for each in await runtime.conversations(archived=True)
+        ] == [third]
 
 
-async def test_one_message_that_cannot_be_read_hides_no_conversation(config: Config) -> None:
+async def test_one_message_that_cannot_be_read_hides_no_conversation(
+    config: Config,
+) -> None:
     """It has no words in the list; the others have theirs, and a search finds them."""
     async with Runtime(config) as runtime:
         broken, whole = [await runtime.new() for _ in range(2)]
@@ -48,7 +55,9 @@ async def test_one_message_that_cannot_be_read_hides_no_conversation(config: Con
         break_events(config.store_url, broken, MessageUser.kind)
         found = await runtime.list.page(await runtime.conversations())
         assert {each.id: each.words for each in found} == {broken: None, whole: "hello"}
-        assert [each.conversation for each in (await runtime.journal.search("hello")).hits] == [whole]
+        assert [
+            each.conversation for each in (await runtime.journal.search("hello")).hits
+        ] == [whole]
 
 
 async def test_an_undo_and_a_clear_can_be_taken_back(config: Config) -> None:
@@ -71,7 +80,9 @@ async def test_an_undo_and_a_clear_can_be_taken_back(config: Config) -> None:
             await runtime.restore(name, at)
 
 
-async def test_a_fork_is_another_conversation_and_what_is_erased_or_deleted_is_gone(config: Config) -> None:
+async def test_a_fork_is_another_conversation_and_what_is_erased_or_deleted_is_gone(
+    config: Config,
+) -> None:
     """A fork goes on by itself; erased words are found nowhere; a deleted conversation takes no more."""
     async with Runtime(
         config, models=[ScriptedModel([Reply(words=HELLO), Reply(words="Again.")])]
@@ -80,7 +91,12 @@ async def test_a_fork_is_another_conversation_and_what_is_erased_or_deleted_is_g
         seq = await asked(runtime, name, "a needle here")
         fork = await runtime.fork(name)
         await asked(runtime, fork, "and now?")
-        assert await texts(runtime, fork) == ["a needle here", HELLO, "and now?", "Again."]
+        assert await texts(runtime, fork) == [
+            "a needle here",
+            HELLO,
+            "and now?",
+            "Again.",
+        ]
         assert len((await runtime.search("needle")).hits) == 2
         await runtime.erase(name, [seq], why="a mistake")
         assert (await runtime.search("needle")).hits == []

@@ -25,7 +25,15 @@ from tenax.testing import SimClock
 from tenax.tools.delegate import CHILDREN_MAX, Delegate
 from tenax.views.transcript import Put, Row
 from tests.support.cast import Cast, hand_on
-from tests.support.runs import config_of, events_of, outcomes, prose, settled, told, until
+from tests.support.runs import (
+    config_of,
+    events_of,
+    outcomes,
+    prose,
+    settled,
+    told,
+    until,
+)
 from tests.support.turns import all_answered
 
 QUICK = Limits(pause=0.01, retries=2)
@@ -39,7 +47,9 @@ def config(store_url: str, tmp_path: Path) -> Config:
     return config_of(store_url, tmp_path)
 
 
-def runtime_of(config: Config, cast: Cast, *, limits: Limits = QUICK, **more: Any) -> Runtime:
+def runtime_of(
+    config: Config, cast: Cast, *, limits: Limits = QUICK, **more: Any
+) -> Runtime:
     return Runtime(config, models=[cast], limits=limits, **more)
 
 
@@ -68,37 +78,60 @@ async def card(runtime: Runtime, name: str, *, asks: bool) -> Row:
 async def ended(runtime: Runtime, name: str) -> None:
     """Wait until no run is open there."""
     async with asyncio.timeout(SECONDS):
-        while (head := await runtime.journal.head(name)).run is not None or head.unanswered:
+        while (
+            head := await runtime.journal.head(name)
+        ).run is not None or head.unanswered:
             await runtime.journal.wait(name, head.head, seconds=1.0)
         await runtime.lanes.idle(name)
 
 
 async def results(runtime: Runtime, name: str) -> list[tuple[str, str]]:
-    return [(each.outcome, each.text) for each in await told(runtime, name, ToolFinished)]
+    return [
+        (each.outcome, each.text) for each in await told(runtime, name, ToolFinished)
+    ]
 
 
-async def test_tasks_are_done_side_by_side_in_conversations_of_their_own(config: Config) -> None:
+async def test_tasks_are_done_side_by_side_in_conversations_of_their_own(
+    config: Config,
+) -> None:
     """Two sub-agents are asked at the same moment; the answers are results; neither floods the list, search finds both."""
     cast = Cast([hand_on("find apples", "find pears"), "both found"],
                 {"apples": ["three apples"], "pears": ["two pears"]}, together=2)  # fmt: skip
     async with runtime_of(config, cast) as runtime:
         name, seq = await begin(runtime)
         await settled(runtime, name, seq)
-        assert sorted(await results(runtime, name)) == [("done", "three apples"), ("done", "two pears")]
+        assert sorted(await results(runtime, name)) == [
+            ("done", "three apples"),
+            ("done", "two pears"),
+        ]
         assert prose(await runtime.transcript(name))[-1] == "both found"
         rows = await cards(runtime, name)
         children = await runtime.journal.delegated(name)
         assert sorted(row.child for row in rows) == sorted(children)
         assert [(row.state, row.child_asks) for row in rows] == [("done", False)] * 2
         shown = await runtime.journal.summary(rows[0].child)
-        assert (shown.parent, shown.source, shown.title) == (name, DELEGATE, "find apples")
+        assert (shown.parent, shown.source, shown.title) == (
+            name,
+            DELEGATE,
+            "find apples",
+        )
         assert [each.conversation for each in await runtime.conversations()] == [name]
-        assert rows[1].child in {each.conversation for each in (await runtime.search("pears")).hits}
-        assert [row.author for row in await runtime.transcript(rows[0].child) if row.kind == "user"] == [
-            "system"
-        ]
-        tools = {each.name for each in (await runtime._answerers.of(rows[0].child)).gate.tools()}
-        assert {each.name for each in runtime.agent.gate.tools()} - tools >= {"delegate", "memory"}
+        assert rows[1].child in {
+            each.conversation for each in (await runtime.search("pears")).hits
+        }
+        assert [
+            row.author
+            for row in await runtime.transcript(rows[0].child)
+            if row.kind == "user"
+        ] == ["system"]
+        tools = {
+            each.name
+            for each in (await runtime._answerers.of(rows[0].child)).gate.tools()
+        }
+        assert {each.name for each in runtime.agent.gate.tools()} - tools >= {
+            "delegate",
+            "memory",
+        }
         assert {"read_file", "write_file", "edit_file"} <= tools
         secret = await runtime._answerers.of(await runtime.new(source=TEMPORARY))
         assert "delegate" not in {each.name for each in secret.gate.tools()}
@@ -108,7 +141,10 @@ async def test_tasks_are_done_side_by_side_in_conversations_of_their_own(config:
 async def test_a_run_hands_on_a_few_tasks_at_most(config: Config) -> None:
     """The ninth is refused with a sentence, also in a later answer of the run; a new turn may hand on again."""
     many = [f"n {each}" for each in range(CHILDREN_MAX - 1)]
-    cast = Cast([hand_on(*many), hand_on("n x", "n y"), "enough", hand_on("n z"), "more"], {"n ": ["ok"]})
+    cast = Cast(
+        [hand_on(*many), hand_on("n x", "n y"), "enough", hand_on("n z"), "more"],
+        {"n ": ["ok"]},
+    )
     async with runtime_of(config, cast) as runtime:
         name, seq = await begin(runtime)
         await settled(runtime, name, seq)
@@ -120,7 +156,9 @@ async def test_a_run_hands_on_a_few_tasks_at_most(config: Config) -> None:
         assert len(await runtime.journal.delegated(name)) == CHILDREN_MAX + 1
 
 
-async def test_a_sub_agent_has_no_tool_that_outlasts_its_task_or_looks_beyond_it(config: Config) -> None:
+async def test_a_sub_agent_has_no_tool_that_outlasts_its_task_or_looks_beyond_it(
+    config: Config,
+) -> None:
     """It hands nothing on, schedules nothing, leaves nothing running, and reads no memory and no other conversation."""
     cast = Cast([hand_on("plan"), "fine"], {"plan": ["done"]})
     async with runtime_of(config, cast) as runtime:
@@ -129,32 +167,51 @@ async def test_a_sub_agent_has_no_tool_that_outlasts_its_task_or_looks_beyond_it
         offered = []
         for each in (name, (await card(runtime, name, asks=False)).child):
             (opened,) = await told(runtime, each, ContextOpened)
-            specs = msgspec.json.decode(await runtime.journal.get_blob(opened.tools.blob) or b"")
+            specs = msgspec.json.decode(
+                await runtime.journal.get_blob(opened.tools.blob) or b""
+            )
             offered.append({spec["name"] for spec in specs})
         kept = {"delegate", "schedule", "search_conversations", "memory"}
-        assert offered[0] - offered[1] == kept | {"shell_start", "shell_read", "shell_stop"}
+        assert offered[0] - offered[1] == kept | {
+            "shell_start",
+            "shell_read",
+            "shell_stop",
+        }
         assert "shell" in offered[1]
 
 
-async def test_what_sub_agents_spend_is_the_parents_and_their_steps_are_few(config: Config) -> None:
+async def test_what_sub_agents_spend_is_the_parents_and_their_steps_are_few(
+    config: Config,
+) -> None:
     """The family stops at the parent's budget, whoever of it spends; a sub-agent that comes to no end is ended."""
     look = Reply(calls=[Call("no_such_tool")], cost=0.3)
     cast = Cast(
-        [Reply(calls=hand_on("spend").calls, cost=0.2), Reply(words="never said")], {"spend": [look] * 40}
+        [Reply(calls=hand_on("spend").calls, cost=0.2), Reply(words="never said")],
+        {"spend": [look] * 40},
     )
-    async with runtime_of(config, cast, limits=Limits(dollars_conversation=1.0)) as runtime:
+    async with runtime_of(
+        config, cast, limits=Limits(dollars_conversation=1.0)
+    ) as runtime:
         name, seq = await begin(runtime)
         await settled(runtime, name, seq)
         ((outcome, text),) = await results(runtime, name)
         assert (outcome, "1.10 of 1.00 US dollars" in text) == ("failed", True)
-        assert (cast.asked("spend"), cast.asked(), await outcomes(runtime, name)) == (3, 1, ["failed"])
+        assert (cast.asked("spend"), cast.asked(), await outcomes(runtime, name)) == (
+            3,
+            1,
+            ["failed"],
+        )
         assert (await runtime.usage(name)).cost == pytest.approx(1.1)
     cast = Cast([hand_on("spend"), "gave up"], {"spend": [look] * 40})
     async with runtime_of(config, cast) as runtime:
         name, seq = await begin(runtime)
         await settled(runtime, name, seq)
         ((outcome, text),) = await results(runtime, name)
-        assert (outcome, "25 steps" in text, cast.asked("spend")) == ("failed", True, 25)
+        assert (outcome, "25 steps" in text, cast.asked("spend")) == (
+            "failed",
+            True,
+            25,
+        )
 
 
 class Patient(Cast):
@@ -164,7 +221,9 @@ class Patient(Cast):
         super().__init__([hand_on("plan"), "planned"], {"plan": [WRITE, "wrote it"]})
         self.go = asyncio.Event()
 
-    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
+    async def stream(
+        self, body: bytes, *, silence: float
+    ) -> AsyncGenerator[Piece, None]:
         async for piece in super().stream(body, silence=silence):
             if isinstance(piece, Words) and piece.text.startswith("wrote"):
                 await self.go.wait()
@@ -192,21 +251,31 @@ async def test_an_approval_in_a_sub_agent_is_answered_there_and_both_go_on(
         await until(runtime, name, "run.started", 2)
         await runtime.lanes.idle(name)
         await runtime.answer(row.child, asked.message, asked.call, "once")
-        await until(runtime, name, "tool.handed", 3)  # nobody is asked any more, and it goes on
+        # nobody is asked any more, and it goes on
+        await until(runtime, name, "tool.handed", 3)
         other.go.set()
         await all_answered(runtime, name)
         assert await results(runtime, name) == [("done", "wrote it")]
-        assert [each.asks for each in await told(runtime, name, ToolHanded)] == [False, True, False]
+        assert [each.asks for each in await told(runtime, name, ToolHanded)] == [
+            False,
+            True,
+            False,
+        ]
         assert (await card(runtime, name, asks=False)).state == "done"
         assert (cast.asked(), other.asked()) == (1, 1)
     assert (config.tools_folder / "plan.txt").read_text() == "tea"
 
 
 @pytest.mark.parametrize("task", [[HANG], [WRITE]])
-async def test_stopping_a_run_stops_its_sub_agents(config: Config, task: list[Reply]) -> None:
+async def test_stopping_a_run_stops_its_sub_agents(
+    config: Config, task: list[Reply]
+) -> None:
     """At work in this process or waiting for a person, and told by another runtime: both end as stopped."""
     cast = Cast([hand_on("plan"), "never"], {"plan": task})
-    async with runtime_of(config, cast) as runtime, runtime_of(config, cast, serves=False) as other:
+    async with (
+        runtime_of(config, cast) as runtime,
+        runtime_of(config, cast, serves=False) as other,
+    ):
         name, _ = await begin(runtime)
         row = await card(runtime, name, asks=task == [WRITE])
         await until(runtime, row.child, "model.requested")
@@ -221,14 +290,17 @@ async def test_stopping_a_run_stops_its_sub_agents(config: Config, task: list[Re
         assert (cast.asked(), cast.asked("plan")) == (1, 1)
 
 
-async def test_a_sub_agent_that_nobody_waits_for_is_not_gone_on_with(config: Config) -> None:
+async def test_a_sub_agent_that_nobody_waits_for_is_not_gone_on_with(
+    config: Config,
+) -> None:
     """It was cut off with its process, and the parent was stopped meanwhile: the next start asks no model for it."""
     cast = Cast([hand_on("plan"), "never"], {"plan": [HANG]})
     async with runtime_of(config, cast) as runtime:
         name, _ = await begin(runtime)
         child = (await card(runtime, name, asks=False)).child
         await until(runtime, child, "model.requested")
-        await runtime.lanes.idle(name)  # it waits for the sub-agent; otherwise it would be cut off, and go on
+        # it waits for the sub-agent; otherwise it would be cut off, and go on
+        await runtime.lanes.idle(name)
     async with runtime_of(config, cast, serves=False) as runtime:
         await runtime.stop(name)
         await ended(runtime, name)
@@ -239,7 +311,9 @@ async def test_a_sub_agent_that_nobody_waits_for_is_not_gone_on_with(config: Con
         assert len(await events_of(runtime, child, "model.requested")) == 1
 
 
-async def test_a_stopped_sub_agent_says_so_and_an_interruption_reaches_it(config: Config) -> None:
+async def test_a_stopped_sub_agent_says_so_and_an_interruption_reaches_it(
+    config: Config,
+) -> None:
     """The parent goes on with that as a result; a message that interrupts the parent stops the next sub-agent."""
     cast = Cast([hand_on("plan"), hand_on("plan again"), "answered"], {"plan": [HANG]})
     async with runtime_of(config, cast) as runtime:
@@ -248,7 +322,9 @@ async def test_a_stopped_sub_agent_says_so_and_an_interruption_reaches_it(config
         await until(runtime, first, "model.requested")
         await runtime.stop(first)
         await until(runtime, name, "tool.handed", 2)
-        assert await results(runtime, name) == [("failed", "The sub-agent was stopped before it was done.")]
+        assert await results(runtime, name) == [
+            ("failed", "The sub-agent was stopped before it was done.")
+        ]
         (second,) = {row.child for row in await cards(runtime, name)} - {first}
         now = (await runtime.submit(name, "no, answer me", how="interrupt")).seq
         await settled(runtime, name, now)
@@ -263,7 +339,10 @@ async def test_a_sub_agent_that_takes_too_long_is_stopped(
 ) -> None:
     """The tool's bound holds though nothing waits inside of it; the time in which a person is asked does not count."""
     monkeypatch.setattr(Delegate, "seconds", 2.0)
-    cast, clock = Cast([hand_on("plan"), "went on without"], {"plan": [WRITE, HANG]}), SimClock()
+    cast, clock = (
+        Cast([hand_on("plan"), "went on without"], {"plan": [WRITE, HANG]}),
+        SimClock(),
+    )
     with tenax.open(config.store_url, user=LOCAL_USER, clock=clock) as journal:
         async with runtime_of(config, cast, journal=journal) as runtime:
             name, seq = await begin(runtime)
@@ -288,7 +367,10 @@ async def test_a_sub_agent_that_takes_too_long_is_stopped(
 
 async def test_sub_agents_go_with_what_is_deleted_or_erased(config: Config) -> None:
     """Deleting the parent deletes them; erasing a call or its result deletes its own; erasing inside erases the result."""
-    cast = Cast([hand_on("t1", "t2", "t3"), "done"], {"t1": ["one"], "t2": ["two"], "t3": ["three"]})
+    cast = Cast(
+        [hand_on("t1", "t2", "t3"), "done"],
+        {"t1": ["one"], "t2": ["two"], "t3": ["three"]},
+    )
     async with runtime_of(config, cast) as runtime:
         name, seq = await begin(runtime)
         await settled(runtime, name, seq)
@@ -347,7 +429,11 @@ async def test_what_another_process_left_of_a_sub_agent_is_seen_to(
             monkeypatch.setattr(other.lanes, "tell", dead)
             (asked,) = await other.questions(child)
             await other.answer(child, asked.message, asked.call, "once")
-            await until(other, child, *(("model.requested", 2) if says == HANG else ("run.finished", 1)))
+            await until(
+                other,
+                child,
+                *(("model.requested", 2) if says == HANG else ("run.finished", 1)),
+            )
         await runtime._look_after()
         await settled(runtime, name, seq)
         assert await results(runtime, name) == [("done", "wrote it")]

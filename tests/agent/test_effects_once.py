@@ -35,20 +35,30 @@ def begun_once(journal: Journal) -> tuple[str, int]:
     name = begin(journal)
     (asked,) = journal.append(name, [MessageUser([Text("go")], ask=True)])
     journal.append(name, [RunStarted([asked.seq])], run="r_1")
-    (requested,) = journal.append(name, [ModelRequested(asked.seq, "0", "script", 60.0)], run="r_1")
+    (requested,) = journal.append(
+        name, [ModelRequested(asked.seq, "0", "script", 60.0)], run="r_1"
+    )
     answer = MessageAssistant([CALL], requested.seq, "script")
     (message,) = journal.append(name, [answer], run="r_1")
-    journal.append(name, [ToolStarted(message.seq, CALL.id, "note", "once", 30.0)], run="r_1")
+    journal.append(
+        name, [ToolStarted(message.seq, CALL.id, "note", "once", 30.0)], run="r_1"
+    )
     return name, message.seq
 
 
 def unknown(events: list[Event]) -> list[str]:
-    return [each.call for each in events if isinstance(each, ToolFinished) and each.outcome == "unknown"]
+    return [
+        each.call
+        for each in events
+        if isinstance(each, ToolFinished) and each.outcome == "unknown"
+    ]
 
 
 def test_the_repair_alone_is_enough(store_url: str, tmp_path: Path) -> None:
     """The end of the interrupted run says that nobody knows what came of the call."""
-    runtime = Hands(config_of(store_url, tmp_path), models=[ScriptedModel([Reply("x")])])
+    runtime = Hands(
+        config_of(store_url, tmp_path), models=[ScriptedModel([Reply("x")])]
+    )
     journal = runtime.journal.journal
     try:
         name, _ = begun_once(journal)
@@ -61,11 +71,15 @@ def test_the_repair_alone_is_enough(store_url: str, tmp_path: Path) -> None:
         asyncio.run(runtime.close())
 
 
-async def test_the_run_that_goes_on_is_enough_alone(store_url: str, tmp_path: Path) -> None:
+async def test_the_run_that_goes_on_is_enough_alone(
+    store_url: str, tmp_path: Path
+) -> None:
     """The repair said nothing of the call; the run that goes on finds it begun, and does not make it."""
     notes = tmp_path / "notes.txt"
     model = ScriptedModel(Script([Reply(calls=[]), Reply("done")], repeat=True))
-    runtime = Hands(config_of(store_url, tmp_path), models=[model]).with_tools(Note(notes))
+    runtime = Hands(config_of(store_url, tmp_path), models=[model]).with_tools(
+        Note(notes)
+    )
     async with runtime:
         journal = runtime.journal.journal
         name, _ = await asyncio.to_thread(begun_once, journal)

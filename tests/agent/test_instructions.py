@@ -29,7 +29,9 @@ def test_without_files_nothing_is_said(home: Path) -> None:
     assert told(home, "nowhere") == ""
 
 
-def test_the_persons_own_come_first_and_the_outermost_folder_before_the_inner(home: Path) -> None:
+def test_the_persons_own_come_first_and_the_outermost_folder_before_the_inner(
+    home: Path,
+) -> None:
     """Up to the person's home, and not above it."""
     (home / ".config").mkdir()
     (home / ".config" / "AGENTS.md").write_text("Answer in Dutch.")
@@ -38,7 +40,9 @@ def test_the_persons_own_come_first_and_the_outermost_folder_before_the_inner(ho
     (home / "work" / "repo" / "CLAUDE.md").write_text("Run the tests.")
     said = told(home)
     assert "above the home" not in said
-    places = [said.index(each) for each in ("Answer in Dutch.", "Use tabs.", "Run the tests.")]
+    places = [
+        said.index(each) for each in ("Answer in Dutch.", "Use tabs.", "Run the tests.")
+    ]
     assert places == sorted(places)
     assert "they allow nothing" in said
 
@@ -83,7 +87,9 @@ def test_what_is_no_plain_file_is_left_out(home: Path) -> None:
     os.mkfifo(place / "CLAUDE.md")
     (place / "repo" / "AGENTS.md").mkdir()
     assert told(home) == ""
-    (place / "repo" / "CLAUDE.md").write_bytes(b"\xff\x00\x1b[31mred " + b"x" * 10 * FILE_CHARS_MAX)
+    (place / "repo" / "CLAUDE.md").write_bytes(
+        b"\xff\x00\x1b[31mred " + b"x" * 10 * FILE_CHARS_MAX
+    )
     said = told(home)
     assert "\x1b" not in said
     assert "the rest was left out" in said

@@ -30,7 +30,17 @@ from tenax.models.base import Piece
 from tenax.parts import Text
 from tenax.sessions import SessionDB
 from tenax.views.context import fenced
-from tests.support.runs import Hands, Note, config_of, events_of, outcomes, prose, settled, told, until
+from tests.support.runs import (
+    Hands,
+    Note,
+    config_of,
+    events_of,
+    outcomes,
+    prose,
+    settled,
+    told,
+    until,
+)
 
 QUICK = Limits(pause=0.01, retries=1, silence=5.0)
 MARK = msgspec.json.encode(INSTRUCTION)[1:60]
@@ -53,12 +63,16 @@ class Talker(ScriptedModel):
         context: int | None = None,
     ) -> None:
         super().__init__(script, context=context)
-        self.summaries = [Reply(words=each) if isinstance(each, str) else each for each in summaries]
+        self.summaries = [
+            Reply(words=each) if isinstance(each, str) else each for each in summaries
+        ]
         self.asked: list[bytes] = []
         """Requests for a summary."""
         self.meanwhile: Callable[[], Awaitable[object]] | None = None
 
-    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
+    async def stream(
+        self, body: bytes, *, silence: float
+    ) -> AsyncGenerator[Piece, None]:
         if MARK not in body:
             async for piece in super().stream(body, silence=silence):
                 yield piece
@@ -67,7 +81,9 @@ class Talker(ScriptedModel):
         if self.meanwhile is not None:
             await self.meanwhile()
         reply = self.summaries[min(len(self.asked), len(self.summaries)) - 1]
-        async for piece in ScriptedModel(Script([reply], repeat=True)).stream(body, silence=silence):
+        async for piece in ScriptedModel(Script([reply], repeat=True)).stream(
+            body, silence=silence
+        ):
             yield piece
 
 
@@ -82,16 +98,24 @@ def messages(body: bytes) -> list[dict[str, Any]]:
 
 def said(body: bytes) -> list[str]:
     """The texts of a request."""
-    return ["\n".join(part["text"] for part in each["parts"] if "text" in part) for each in messages(body)]
+    return [
+        "\n".join(part["text"] for part in each["parts"] if "text" in part)
+        for each in messages(body)
+    ]
 
 
 def whole(body: bytes) -> bool:
     """Whether every call stands right before its results."""
     roles = [
-        "calls" if any(part["type"] == "tool_call" for part in each["parts"]) else each["role"]
+        "calls"
+        if any(part["type"] == "tool_call" for part in each["parts"])
+        else each["role"]
         for each in messages(body)
     ]
-    return all((role == "results") == (n > 0 and roles[n - 1] == "calls") for n, role in enumerate(roles))
+    return all(
+        (role == "results") == (n > 0 and roles[n - 1] == "calls")
+        for n, role in enumerate(roles)
+    )
 
 
 async def talk(runtime: Hands, name: str, count: int, words: str = LONG) -> int:
@@ -119,7 +143,11 @@ async def test_a_conversation_that_is_nearly_full_is_summarised_before_the_next_
     config: Config,
 ) -> None:
     """By the tokens that the provider counted; the last message stays word for word, and what was sent can be shown."""
-    model = Talker(Script([Reply(words=LONG)], repeat=True), ["They talked. The sum is 42."], context=700)
+    model = Talker(
+        Script([Reply(words=LONG)], repeat=True),
+        ["They talked. The sum is 42."],
+        context=700,
+    )
     async with hands(config, model) as runtime:
         name = await runtime.new()
         await talk(runtime, name, 12)
@@ -147,7 +175,9 @@ async def test_a_conversation_that_is_nearly_full_is_summarised_before_the_next_
 async def test_a_second_summary_updates_the_first(config: Config) -> None:
     """The summariser is shown the earlier summary, and the new one stands in its place."""
     model = Talker(
-        Script([Reply(words=LONG)], repeat=True), ["the first summary", "the second summary"], context=700
+        Script([Reply(words=LONG)], repeat=True),
+        ["the first summary", "the second summary"],
+        context=700,
     )
     async with hands(config, model) as runtime:
         name = await runtime.new()
@@ -162,20 +192,27 @@ async def test_a_second_summary_updates_the_first(config: Config) -> None:
         assert any(last in each.seqs for each in history.context.items)
 
 
-async def test_calls_and_results_are_never_parted(config: Config, tmp_path: Path) -> None:
+async def test_calls_and_results_are_never_parted(
+    config: Config, tmp_path: Path
+) -> None:
     """A long run that calls tools is summarised in the middle, between two of its steps, and goes on."""
     steps = [Reply(words=LONG, calls=[Call("note", {"text": LONG})]) for _ in range(14)]
     model = Talker([*steps, "done"], ["They noted things."], context=900)
     file = tmp_path / "notes"
     async with hands(config, model, Note(file, effect="pure")) as runtime:
         name = await runtime.new()
-        stored = await runtime.submit(name, "note it all down, please: the very question")
+        stored = await runtime.submit(
+            name, "note it all down, please: the very question"
+        )
         await until(runtime, name, "context.compacted")
         await runtime.stop(name)
         await settled(runtime, name, stored.seq)
         assert all(whole(each) for each in model.bodies)
         after = [each for each in model.bodies if "They noted things." in said(each)[0]]
-        assert all("note it all down, please: the very question" in said(each) for each in after)
+        assert all(
+            "note it all down, please: the very question" in said(each)
+            for each in after
+        )
         await folds_alike(runtime, name)
 
 
@@ -262,9 +299,13 @@ async def test_when_no_summary_is_to_be_had_old_tool_output_is_shortened_by_rule
     async with hands(config, model, Big(tmp_path / "n", effect="pure")) as runtime:
         name = await runtime.new()
         await talk(runtime, name, 1)
-        assert "trimmed" in [each.reason for each in await told(runtime, name, ContextOpened)]
+        assert "trimmed" in [
+            each.reason for each in await told(runtime, name, ContextOpened)
+        ]
         assert await outcomes(runtime, name) == ["completed"]
-        assert any("more characters were left out" in each for each in said(model.bodies[-1]))
+        assert any(
+            "more characters were left out" in each for each in said(model.bodies[-1])
+        )
         assert all(whole(each) for each in model.bodies)
         await folds_alike(runtime, name)
 
@@ -273,12 +314,19 @@ async def test_when_no_summary_is_to_be_had_old_tool_output_is_shortened_by_rule
 
 
 @pytest.mark.parametrize("limit", [400, None])
-async def test_an_overflow_leads_to_one_compaction_and_another_try(config: Config, limit: int | None) -> None:
+async def test_an_overflow_leads_to_one_compaction_and_another_try(
+    config: Config, limit: int | None
+) -> None:
     """The provider says that it is too long; what its context holds it may say or not."""
-    full = Reply(trouble=Trouble("overflow", "Too long.", limit=limit, times=1), words="")
+    full = Reply(
+        trouble=Trouble("overflow", "Too long.", limit=limit, times=1), words=""
+    )
     answers: list[Reply | str] = [LONG, LONG, LONG, LONG, full]
     model = Talker(
-        Script([each if isinstance(each, Reply) else Reply(words=each) for each in answers]), ["They talked."]
+        Script(
+            [each if isinstance(each, Reply) else Reply(words=each) for each in answers]
+        ),
+        ["They talked."],
     )
     model.script.replies += [Reply(words="never given")]
     async with hands(config, model) as runtime:
@@ -292,16 +340,24 @@ async def test_an_overflow_leads_to_one_compaction_and_another_try(config: Confi
         assert last
 
 
-async def test_an_overflow_that_nothing_helps_ends_the_run_with_a_reason(config: Config) -> None:
+async def test_an_overflow_that_nothing_helps_ends_the_run_with_a_reason(
+    config: Config,
+) -> None:
     """No loop: one try to make room, one more request, and then the person is told."""
-    model = Talker([Reply(trouble=Trouble("overflow", "It is too long for me."))], ["They talked."])
+    model = Talker(
+        [Reply(trouble=Trouble("overflow", "It is too long for me."))], ["They talked."]
+    )
     async with hands(config, model) as runtime:
         name = await runtime.new()
         await talk(runtime, name, 1)
         assert await outcomes(runtime, name) == ["failed"]
         assert len(model.bodies) == 2
         marker = (await runtime.transcript(name))[-1]
-        assert (marker.kind, marker.state, "too long" in marker.text) == ("marker", "failed", True)
+        assert (marker.kind, marker.state, "too long" in marker.text) == (
+            "marker",
+            "failed",
+            True,
+        )
 
 
 # -- by hand ----------------------------------------------------------------------------------------------------------
@@ -309,7 +365,10 @@ async def test_an_overflow_that_nothing_helps_ends_the_run_with_a_reason(config:
 
 async def test_compaction_by_hand_says_what_became_of_it(config: Config) -> None:
     """Whatever the length: done, nothing to do, somebody else at it, not shorter."""
-    model = Talker(Script([Reply(words=LONG)], repeat=True), ["They talked.", "", "They talked more."])
+    model = Talker(
+        Script([Reply(words=LONG)], repeat=True),
+        ["They talked.", "", "They talked more."],
+    )
     async with hands(config, model) as runtime:
         name = await runtime.new()
         assert isinstance(await runtime.compact(name), NothingToDo)
@@ -323,7 +382,9 @@ async def test_compaction_by_hand_says_what_became_of_it(config: Config) -> None
         failed = await runtime.compact(name)
         assert isinstance(failed, Aborted)
         assert failed.session_id == done.session_id
-        lease = await runtime.journal.claim(f"compress:{done.session_id}", "somebody", 60)
+        lease = await runtime.journal.claim(
+            f"compress:{done.session_id}", "somebody", 60
+        )
         assert lease is not None
         assert isinstance(await runtime.compact(name), Busy)
         await runtime.journal.release(lease)
@@ -332,7 +393,9 @@ async def test_compaction_by_hand_says_what_became_of_it(config: Config) -> None
         assert len(await told(runtime, name, ContextSummarised)) == 2
 
 
-async def test_an_undo_while_the_summary_is_written_makes_the_compaction_lose(config: Config) -> None:
+async def test_an_undo_while_the_summary_is_written_makes_the_compaction_lose(
+    config: Config,
+) -> None:
     """What was taken back does not come back in a summary."""
     model = Talker(Script([Reply(words=LONG)], repeat=True), ["They talked."])
     async with hands(config, model) as runtime:
@@ -341,11 +404,17 @@ async def test_an_undo_while_the_summary_is_written_makes_the_compaction_lose(co
         model.meanwhile = lambda: runtime.journal.append(name, [ConversationRewound(4)])
         outcome = await runtime.compact(name)
         assert isinstance(outcome, Superseded)
-        assert outcome.by == outcome.session_id == (await runtime.journal.head(name)).stretch
+        assert (
+            outcome.by
+            == outcome.session_id
+            == (await runtime.journal.head(name)).stretch
+        )
         assert await told(runtime, name, ContextCompacted) == []
 
 
-async def test_what_is_said_while_the_summary_is_written_is_answered(config: Config) -> None:
+async def test_what_is_said_while_the_summary_is_written_is_answered(
+    config: Config,
+) -> None:
     """A message that waits is never covered: it stands in the next request, after the summary, once."""
     model = Talker(Script([Reply(words=LONG)], repeat=True), ["They talked."])
     async with hands(config, model) as runtime:
@@ -370,7 +439,9 @@ async def test_an_input_that_waited_through_a_compaction_by_another_program_is_a
     async with hands(config, model) as runtime:
         name = await runtime.new()
         await talk(runtime, name, 3)
-        (waits,) = await runtime.journal.append(name, [MessageUser([Text("still here")], ask=True)])
+        (waits,) = await runtime.journal.append(
+            name, [MessageUser([Text("still here")], ask=True)]
+        )
         stretch = (await runtime.journal.head(name)).stretch or ""
         db = SessionDB(journal=runtime.journal.journal)
         await asyncio.to_thread(db.rotate, stretch, summary="They talked.")
@@ -386,7 +457,10 @@ async def test_a_compaction_by_hand_while_a_tool_works_loses_no_result(
     """The step that is open stays whole; the run goes on in the child."""
     go = asyncio.Event()
     calls = Reply(words="let me see", calls=[Call("note", {"text": "milk"})])
-    model = Talker(Script([*[Reply(words=LONG)] * 6, calls, Reply(words="It is noted.")]), ["They talked."])
+    model = Talker(
+        Script([*[Reply(words=LONG)] * 6, calls, Reply(words="It is noted.")]),
+        ["They talked."],
+    )
     async with hands(config, model, Note(tmp_path / "n", wait=go.wait)) as runtime:
         name = await runtime.new()
         await talk(runtime, name, 6)
@@ -403,9 +477,15 @@ async def test_a_compaction_by_hand_while_a_tool_works_loses_no_result(
         assert (await outcomes(runtime, name))[-1] == "completed"
 
 
-async def test_a_stop_while_the_summary_is_written_is_heeded_at_once(config: Config) -> None:
+async def test_a_stop_while_the_summary_is_written_is_heeded_at_once(
+    config: Config,
+) -> None:
     """Nobody waits for a summary that nobody wants any more; the lock is given back."""
-    model = Talker(Script([Reply(words=LONG)], repeat=True), [Reply(words="They ", hang=True)], context=700)
+    model = Talker(
+        Script([Reply(words=LONG)], repeat=True),
+        [Reply(words="They ", hang=True)],
+        context=700,
+    )
     async with hands(config, model, limits=Limits(silence=60.0)) as runtime:
         name = await runtime.new()
         begun = asyncio.Event()
@@ -418,7 +498,10 @@ async def test_a_stop_while_the_summary_is_written_is_heeded_at_once(config: Con
         while not begun.is_set():
             seq = (await runtime.submit(name, f"question: {LONG}")).seq
             await asyncio.wait(
-                {asyncio.create_task(settled(runtime, name, seq)), asyncio.create_task(begun.wait())},
+                {
+                    asyncio.create_task(settled(runtime, name, seq)),
+                    asyncio.create_task(begun.wait()),
+                },
                 return_when=asyncio.FIRST_COMPLETED,
             )
         await runtime.stop(name)
@@ -428,12 +511,16 @@ async def test_a_stop_while_the_summary_is_written_is_heeded_at_once(config: Con
         assert await runtime.journal.holder(f"compress:{stretch}") is None
 
 
-async def test_an_erased_input_that_waits_does_not_keep_a_lane_busy(config: Config) -> None:
+async def test_an_erased_input_that_waits_does_not_keep_a_lane_busy(
+    config: Config,
+) -> None:
     """It is answered as what it is now, and the lane comes to rest."""
     model = Talker(Script([Reply(words="yes")], repeat=True), [])
     async with hands(config, model) as runtime:
         name = await runtime.new()
-        (waits,) = await runtime.journal.append(name, [MessageUser([Text("a secret")], ask=True)])
+        (waits,) = await runtime.journal.append(
+            name, [MessageUser([Text("a secret")], ask=True)]
+        )
         await runtime.journal.erase(name, [waits.seq], by="ada")
         runtime.lanes.wake(name)
         await settled(runtime, name, waits.seq)
@@ -441,7 +528,9 @@ async def test_an_erased_input_that_waits_does_not_keep_a_lane_busy(config: Conf
         assert b"a secret" not in b"".join(model.bodies)
 
 
-async def test_what_a_model_saw_before_a_compaction_can_still_be_shown(config: Config) -> None:
+async def test_what_a_model_saw_before_a_compaction_can_still_be_shown(
+    config: Config,
+) -> None:
     """The journal keeps what was used: also for requests of earlier stretches."""
     model = Talker(Script([Reply(words=LONG)], repeat=True), ["They talked."])
     async with hands(config, model) as runtime:
@@ -450,7 +539,8 @@ async def test_what_a_model_saw_before_a_compaction_can_still_be_shown(config: C
         assert isinstance(await runtime.compact(name), Compacted)
         await talk(runtime, name, 1)
         bodies = [
-            await runtime.seen(name, each.seq) for each in await events_of(runtime, name, "model.requested")
+            await runtime.seen(name, each.seq)
+            for each in await events_of(runtime, name, "model.requested")
         ]
         assert bodies == model.bodies
         assert (await context_at(runtime.journal, name, 3)).summary is None

@@ -15,7 +15,14 @@ from tenax.journal.base import Lease
 from tenax.recovery import repair
 from tenax.sessions import SessionDB
 from tenax.views.pages import fold_page
-from tests.agent.test_recovery import begin, conversation_of, count, marker_in, rows_of, write_late
+from tests.agent.test_recovery import (
+    begin,
+    conversation_of,
+    count,
+    marker_in,
+    rows_of,
+    write_late,
+)
 
 WAIT = 60.0
 
@@ -32,7 +39,9 @@ def db(store_url: str) -> Iterator[SessionDB]:
 
 def test_the_lease_alone_is_enough(db: SessionDB) -> None:
     """While another process looks, a reader shows what there is and stores nothing."""
-    lease = db.journal.claim(f"recover:{conversation_of(db)}:r-1", "another process", WAIT)
+    lease = db.journal.claim(
+        f"recover:{conversation_of(db)}:r-1", "another process", WAIT
+    )
     assert lease is not None
     assert marker_in(rows_of(db))["state"] == "pending"
     assert count(db, RunRecovered.kind) == 0
@@ -40,7 +49,9 @@ def test_the_lease_alone_is_enough(db: SessionDB) -> None:
     assert marker_in(rows_of(db))["state"] == "recovered"
 
 
-def test_the_key_of_the_event_alone_is_enough(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_of_the_event_alone_is_enough(
+    db: SessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A reader that lost its lease and does not know that the other one has stored the event stores no second one."""
     conversation = conversation_of(db)
     shown = fold_page(db.journal, conversation, None, 50).shown
@@ -55,7 +66,9 @@ def test_the_key_of_the_event_alone_is_enough(db: SessionDB, monkeypatch: pytest
     assert count(db, RunRecovered.kind) == 1
 
 
-def test_one_look_at_a_time_in_a_process(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_look_at_a_time_in_a_process(
+    db: SessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A second reader of this process begins no look of its own, and does not wait."""
     looks, begun, go_on = list[str](), threading.Event(), threading.Event()
 

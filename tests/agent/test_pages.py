@@ -110,7 +110,11 @@ class Writer:
         (self.steering if how == "steer" else self.waiting).append(seq)
 
     def tell(self) -> None:
-        self.add((MessageUser([Text(self.text())]), ContextKept(self.text(), 1))[self.draw(2)])
+        self.add(
+            (MessageUser([Text(self.text())]), ContextKept(self.text(), 1))[
+                self.draw(2)
+            ]
+        )
 
     def start(self) -> None:
         """A run takes the first input that waits, or goes on with the one that was interrupted."""
@@ -120,7 +124,10 @@ class Writer:
         name = f"r{len(self.runs)}"
         taken = inputs[:1]
         resumes = self.resumable if self.draw(3) else None
-        self.add(RunStarted([] if resumes else taken, resumes, int(resumes is not None)), run=name)
+        self.add(
+            RunStarted([] if resumes else taken, resumes, int(resumes is not None)),
+            run=name,
+        )
         if not resumes:
             del inputs[:1]
         self.run, self.resumable, self.calls = name, None, self.left if resumes else []
@@ -130,7 +137,9 @@ class Writer:
         if self.run is None or self.request or self.calls:
             return
         head = self.journal.head(NAME).head
-        self.request = self.add(ModelRequested(head, "", "m", 1.0, self.steering), run=self.run)
+        self.request = self.add(
+            ModelRequested(head, "", "m", 1.0, self.steering), run=self.run
+        )
         self.steering = []
         if self.draw(2):
             self.add(ReplyDelta(self.request, 0, "some"))
@@ -139,7 +148,9 @@ class Writer:
         if not self.request:
             return
         calls = [ToolCall(f"k{n}", "clock", "{}") for n in range(self.draw(3))]
-        seq = self.add(MessageAssistant([Text(self.text()), *calls], self.request), run=self.run)
+        seq = self.add(
+            MessageAssistant([Text(self.text()), *calls], self.request), run=self.run
+        )
         self.request, self.calls = 0, [(seq, call.id) for call in calls]
 
     def tool(self) -> None:
@@ -160,8 +171,12 @@ class Writer:
     def finish(self) -> None:
         if self.run is None:
             return
-        outcome = ("completed", "completed", "interrupted", "interrupted", "cancelled")[self.draw(5)]
-        events: list[Event] = [MessagePartial([Text(self.text())], self.request)] if self.request else []
+        outcome = ("completed", "completed", "interrupted", "interrupted", "cancelled")[
+            self.draw(5)
+        ]
+        events: list[Event] = (
+            [MessagePartial([Text(self.text())], self.request)] if self.request else []
+        )
         self.add(*events, RunFinished(outcome, "why"), run=self.run)  # type: ignore[arg-type]
         self.resumable = self.run if outcome == "interrupted" else None
         self.cut += [self.run] if outcome != "completed" else []
@@ -171,12 +186,16 @@ class Writer:
 
     def fail(self) -> None:
         if self.request:
-            self.add(ModelFailed(self.request, "overloaded", self.text(), 1.0), run=self.run)
+            self.add(
+                ModelFailed(self.request, "overloaded", self.text(), 1.0), run=self.run
+            )
             self.request = 0
 
     def note(self) -> None:
         if self.notes and self.draw(2):
-            self.add(MemoryNoted("f", 2, "undone", of=self.notes[self.pick(self.notes)]))
+            self.add(
+                MemoryNoted("f", 2, "undone", of=self.notes[self.pick(self.notes)])
+            )
         else:
             self.notes.append(self.add(MemoryNoted("f", 1, "added", self.text())))
 
@@ -207,12 +226,17 @@ class Writer:
             index = self.late.get(run, 0)
             self.late[run] = index + 1
             kind = ("token", "tool", "tool_complete")[self.draw(3)]
-            self.add(RunLate(index, kind, {"text": self.text(), "name": "clock"}), run=run)  # type: ignore[arg-type]
+            self.add(
+                RunLate(index, kind, {"text": self.text(), "name": "clock"}),  # type: ignore[arg-type]
+                run=run,
+            )
 
     def undo(self) -> None:
         head = self.journal.head(NAME).head
         clear = self.draw(4) == 0
-        edit = ConversationCleared() if clear else ConversationRewound(1 + self.draw(head))
+        edit = (
+            ConversationCleared() if clear else ConversationRewound(1 + self.draw(head))
+        )
         seq = self.add(edit)
         self.edits.append(seq)
         self._stand()
@@ -231,8 +255,13 @@ class Writer:
         """After an edit no run is gone on with, and what waits is what the journal says."""
         self.resumable = None
         found = self.journal.waiting(NAME)
-        steers = [each.seq for each in found if getattr(each.event, "how", "") == "steer"]
-        self.steering, self.waiting = steers, [each.seq for each in found if each.seq not in steers]
+        steers = [
+            each.seq for each in found if getattr(each.event, "how", "") == "steer"
+        ]
+        self.steering, self.waiting = (
+            steers,
+            [each.seq for each in found if each.seq not in steers],
+        )
 
 
 def whole(journal: Journal) -> list[Row]:
@@ -256,7 +285,9 @@ def joined(journal: Journal, limit: int) -> list[Row]:
 
 @settings(deadline=None, max_examples=200)
 @given(st.data(), st.integers(10, 150), st.integers(1, 12))
-def test_pages_joined_are_the_whole_transcript(data: st.DataObject, steps: int, limit: int) -> None:
+def test_pages_joined_are_the_whole_transcript(
+    data: st.DataObject, steps: int, limit: int
+) -> None:
     """Queued, steered, late, resumed, undone and erased parts stand on exactly one page, as in a fold of everything."""
     seed = data.draw(st.randoms(use_true_random=False))
     with memory() as journal:
@@ -278,8 +309,14 @@ def test_calls_that_another_run_made_and_late_calls_are_closed_on_every_page() -
         writer.add(RunStarted([seq]), run="r0")
         request = writer.add(ModelRequested(seq, "", "m", 1.0, []), run="r0")
         calls = [ToolCall(name, "clock", "{}") for name in ("k0", "k1")]
-        message = writer.add(MessageAssistant([Text("look"), *calls], request), run="r0")
-        writer.add(ToolStarted(message, "k0", "clock", "once", 1.0), RunFinished("interrupted"), run="r0")
+        message = writer.add(
+            MessageAssistant([Text("look"), *calls], request), run="r0"
+        )
+        writer.add(
+            ToolStarted(message, "k0", "clock", "once", 1.0),
+            RunFinished("interrupted"),
+            run="r0",
+        )
         ends = (RunFinished("interrupted"), RunFinished("completed"))
         for n, (call, end) in enumerate(zip(("k0", "k1"), ends, strict=True), 1):
             writer.add(RunStarted([], f"r{n - 1}", n), run=f"r{n}")
@@ -366,13 +403,22 @@ def test_an_input_that_is_taken_while_a_page_is_read_is_shown() -> None:
     for n, m in [(0, each) for each in reads] + list(combinations(reads, 2)):
         with memory() as journal:
             waits = Waits(journal)
-            folded = fold_page(Between(journal, {n: waits.ask, m: waits.take}), NAME, None, 1)  # type: ignore[arg-type]
+            folded = fold_page(
+                Between(journal, {n: waits.ask, m: waits.take}),  # type: ignore[arg-type]
+                NAME,
+                None,
+                1,
+            )
             for each in journal.read(NAME, after=folded.head):
                 folded.shown.apply(each)
             rows = {row.id: row for row in whole(journal)}
-            shown = {row.id: row for row in folded.shown.rows if int(row.id) in waits.asked}
+            shown = {
+                row.id: row for row in folded.shown.rows if int(row.id) in waits.asked
+            }
             held = {row.id for row in rows.values() if row.key >= (folded.first, -1, 0)}
-            assert shown == {str(seq): rows[str(seq)] for seq in waits.asked if str(seq) in held}, (n, m)
+            assert shown == {
+                str(seq): rows[str(seq)] for seq in waits.asked if str(seq) in held
+            }, (n, m)
 
 
 @pytest.mark.parametrize("n", range(1, _reads_of_a_page() + 1))
@@ -427,7 +473,9 @@ def test_a_page_that_is_followed_is_the_page_that_is_opened_later(
         for _ in range(steps):
             writer.step()
             for each in journal.read(NAME, after=folded.head):
-                resumes = each.event.resumes if isinstance(each.event, RunStarted) else None
+                resumes = (
+                    each.event.resumes if isinstance(each.event, RunStarted) else None
+                )
                 # What a run above changed late stands at its end, which is not on this page.
                 of = each.run if isinstance(each.event, FilesChanged) else resumes
                 if each.kind in _ELSEWHERE or (of and not folded.shown.knows_run(of)):
@@ -440,7 +488,9 @@ def test_a_page_that_is_followed_is_the_page_that_is_opened_later(
 
 @settings(deadline=None, max_examples=60)
 @given(st.randoms(use_true_random=False), st.integers(10, 100), st.integers(1, 12))
-def test_a_page_is_folded_as_it_stood_at_an_earlier_number(seed: Random, steps: int, limit: int) -> None:
+def test_a_page_is_folded_as_it_stood_at_an_earlier_number(
+    seed: Random, steps: int, limit: int
+) -> None:
     """With the inputs that waited then, unless what stands above was changed since."""
     with memory() as journal:
         writer = Writer(journal, seed.randrange)
@@ -449,7 +499,9 @@ def test_a_page_is_folded_as_it_stood_at_an_earlier_number(seed: Random, steps: 
         then = fold_page(journal, NAME, None, limit)
         for _ in range(20):
             writer.step()
-        if not any(each.kind in _ELSEWHERE for each in journal.read(NAME, after=then.head)):
+        if not any(
+            each.kind in _ELSEWHERE for each in journal.read(NAME, after=then.head)
+        ):
             again = fold_page(journal, NAME, None, limit, upto=then.head)
             assert again.page(limit) == then.page(limit)
 
@@ -469,7 +521,10 @@ async def _followed(journal: Journal, waits: Waits, config: Config) -> list[Row]
     waits.take()
     told: list[Row] = []
     model = ScriptedModel([])
-    async with Runtime(config, journal=journal, models=[model], serves=False) as runtime, asyncio.timeout(60):
+    async with (
+        Runtime(config, journal=journal, models=[model], serves=False) as runtime,
+        asyncio.timeout(60),
+    ):
         async for seq, changes in runtime.follow(NAME, at):
             told += [change.row for change in changes if isinstance(change, Put)]
             if seq == journal.head(NAME).head:

@@ -57,7 +57,9 @@ def db(store_url: str) -> Iterator[SessionDB]:
 def begin(db: SessionDB) -> None:
     db.create_session("s-1", source="web")
     roles = ("user", "assistant")
-    db.append_messages("s-1", [{"role": roles[n % 2], "content": f"m{n}"} for n in range(HISTORY)])
+    db.append_messages(
+        "s-1", [{"role": roles[n % 2], "content": f"m{n}"} for n in range(HISTORY)]
+    )
 
 
 def conversation_of(db: SessionDB) -> str:
@@ -82,14 +84,18 @@ def told(rows: list[Row], last: int) -> list[tuple[str, str, str]]:
 
 
 def count(db: SessionDB, kind: str) -> int:
-    return sum(each.kind == kind for each in db.journal.read(conversation_of(db), limit=10_000))
+    return sum(
+        each.kind == kind for each in db.journal.read(conversation_of(db), limit=10_000)
+    )
 
 
 def run_and_hang(teller: Teller, url: str, who: Who, said: str) -> None:
     """Store an input, begin to answer it, and say no more."""
     with SessionDB(url=url) as db:
         journal, name = db.journal, conversation_of(db)
-        question = MessageUser([Text("what is the answer?")], ask=True, system=who == "system")
+        question = MessageUser(
+            [Text("what is the answer?")], ask=True, system=who == "system"
+        )
         (asked,) = journal.append(name, [question])
         lease = journal.claim(f"run:{name}", journal.instance, 60)
         started = RunStarted([asked.seq], instance=journal.instance)
@@ -97,7 +103,9 @@ def run_and_hang(teller: Teller, url: str, who: Who, said: str) -> None:
         request = ModelRequested(asked.seq, "0", "script", 60.0)
         (requested,) = journal.append(name, [request], run="r-1", lease=lease)
         if said:
-            journal.append(name, [ReplyDelta(requested.seq, 0, said)], run="r-1", lease=lease)
+            journal.append(
+                name, [ReplyDelta(requested.seq, 0, said)], run="r-1", lease=lease
+            )
         teller.tell("began")
         threading.Event().wait(60)
 
@@ -136,7 +144,11 @@ def test_the_first_repair_leaves_a_marker_that_says_that_recovery_is_pending(
     dead_run(store_url, who)
     before = time.time()
     marker = repair(db, "s-1", "r-1")
-    assert (marker["state"], marker["run_id"], marker["attempts"]) == ("pending", "r-1", 0)
+    assert (marker["state"], marker["run_id"], marker["attempts"]) == (
+        "pending",
+        "r-1",
+        0,
+    )
     assert before - 5 <= marker["first_seen"] <= time.time() + 5
     assert "interrupted" in marker["content"]
     assert "found" not in marker["content"]
@@ -150,7 +162,9 @@ def test_the_first_repair_leaves_a_marker_that_says_that_recovery_is_pending(
     assert repair(db, "s-1", "r-1") == marker
 
 
-def test_a_run_that_the_journal_never_saw_started_is_repaired_too(db: SessionDB) -> None:
+def test_a_run_that_the_journal_never_saw_started_is_repaired_too(
+    db: SessionDB,
+) -> None:
     """It died before it could say that it had begun: what waited was its input."""
     name = conversation_of(db)
     db.journal.append(name, [MessageUser([Text("q")], ask=True)])
@@ -159,7 +173,9 @@ def test_a_run_that_the_journal_never_saw_started_is_repaired_too(db: SessionDB)
     assert told(rows_of(db), 2)[0] == ("user", "", "q")
 
 
-def test_an_input_that_was_only_stored_stands_above_the_marker_too(db: SessionDB) -> None:
+def test_an_input_that_was_only_stored_stands_above_the_marker_too(
+    db: SessionDB,
+) -> None:
     """A caller with an agent of its own stores its messages itself."""
     db.append_message("s-1", role="user", content="q")
     marker = repair(db, "s-1", "r-1")
@@ -167,7 +183,9 @@ def test_an_input_that_was_only_stored_stands_above_the_marker_too(db: SessionDB
     assert [row["kind"] for row in rows_of(db)[-2:]] == ["user", "marker"]
 
 
-def test_text_that_is_stored_makes_the_marker_recovered_at_once(db: SessionDB, store_url: str) -> None:
+def test_text_that_is_stored_makes_the_marker_recovered_at_once(
+    db: SessionDB, store_url: str
+) -> None:
     """What was streamed before the process died is there, with its run, and no field of a retry is."""
     dead_run(store_url, said="It is alm")
     marker = repair(db, "s-1", "r-1")
@@ -182,13 +200,17 @@ def test_what_cannot_be_repaired_is_said(db: SessionDB) -> None:
         repair(db, "s-2", "r-1")
     journal, name = db.journal, conversation_of(db)
     journal.append(name, [RunStarted()], run="r-1")
-    journal.append(name, [MessageAssistant([Text("a")]), RunFinished("completed")], run="r-1")
+    journal.append(
+        name, [MessageAssistant([Text("a")]), RunFinished("completed")], run="r-1"
+    )
     with pytest.raises(InvalidInput):
         repair(db, "s-1", "r-1")
     assert rows_of(db)[-1]["kind"] == "assistant"
 
 
-def test_a_run_whose_owner_is_alive_is_left_alone(db: SessionDB, store_url: str) -> None:
+def test_a_run_whose_owner_is_alive_is_left_alone(
+    db: SessionDB, store_url: str
+) -> None:
     """Its lease is held; nothing is written."""
     child = Child(run_and_hang, store_url, "person", "It")
     child.read_until(1)
@@ -231,8 +253,14 @@ def test_a_run_that_waits_for_an_approval_is_not_repaired(db: SessionDB) -> None
     """It holds no lease because it waits, not because its owner is gone."""
     journal, name = db.journal, conversation_of(db)
     journal.append(name, [RunStarted()], run="r-1")
-    (answer,) = journal.append(name, [MessageAssistant([ToolCall("c", "write", "{}")])], run="r-1")
-    journal.append(name, [ApprovalAsked(answer.seq, "c", "write", "{}", expires_at=1 << 60)], run="r-1")
+    (answer,) = journal.append(
+        name, [MessageAssistant([ToolCall("c", "write", "{}")])], run="r-1"
+    )
+    journal.append(
+        name,
+        [ApprovalAsked(answer.seq, "c", "write", "{}", expires_at=1 << 60)],
+        run="r-1",
+    )
     with pytest.raises(RunConflict):
         repair(db, "s-1", "r-1")
 
@@ -242,7 +270,9 @@ def repair_when_told(teller: Teller, url: str) -> None:
         teller.tell(repair(db, "s-1", "r-1")["state"])
 
 
-def test_two_processes_that_repair_at_once_end_the_run_once(db: SessionDB, store_url: str) -> None:
+def test_two_processes_that_repair_at_once_end_the_run_once(
+    db: SessionDB, store_url: str
+) -> None:
     """Each of them gets the marker."""
     dead_run(store_url)
     children = [Child(repair_when_told, store_url) for _ in range(2)]
@@ -254,7 +284,9 @@ def test_two_processes_that_repair_at_once_end_the_run_once(db: SessionDB, store
 # -- output that comes late ----------------------------------------------------------------------------------------
 
 
-def test_output_that_comes_later_stands_above_its_marker_in_order(db: SessionDB, store_url: str) -> None:
+def test_output_that_comes_later_stands_above_its_marker_in_order(
+    db: SessionDB, store_url: str
+) -> None:
     """The next read promotes the marker, and every field of a retry is gone."""
     dead_run(store_url)
     repair(db, "s-1", "r-1")
@@ -277,7 +309,9 @@ def test_output_that_comes_later_stands_above_its_marker_in_order(db: SessionDB,
     assert count(db, RunRecovered.kind) == 1
 
 
-def test_output_that_is_there_before_the_repair_is_found_by_the_next_read(db: SessionDB) -> None:
+def test_output_that_is_there_before_the_repair_is_found_by_the_next_read(
+    db: SessionDB,
+) -> None:
     """A marker may come after what it stands for."""
     db.append_message("s-1", role="user", content="q")
     write_late(db)
@@ -287,7 +321,9 @@ def test_output_that_is_there_before_the_repair_is_found_by_the_next_read(db: Se
     assert marker_in(rows)["state"] == "recovered"
 
 
-def test_output_that_is_there_before_the_repair_stands_under_the_input_that_waited(db: SessionDB) -> None:
+def test_output_that_is_there_before_the_repair_stands_under_the_input_that_waited(
+    db: SessionDB,
+) -> None:
     """The repair takes the input for the run; what the run wrote stands below it, though it was stored before."""
     db.journal.append(conversation_of(db), [MessageUser([Text("q")], ask=True)])
     write_late(db)
@@ -327,7 +363,9 @@ def test_a_kind_of_no_run_event_is_refused(db: SessionDB) -> None:
 
 
 @pytest.mark.parametrize("payload", [{}, {"text": ""}, {"text": None}])
-def test_a_token_without_words_is_no_output(db: SessionDB, payload: dict[str, Any]) -> None:
+def test_a_token_without_words_is_no_output(
+    db: SessionDB, payload: dict[str, Any]
+) -> None:
     """The marker goes on waiting, and no row is shown for it."""
     repair(db, "s-1", "r-1")
     before = rows_of(db)
@@ -343,13 +381,17 @@ def test_a_run_with_a_long_name_is_recovered_too(db: SessionDB, run: str) -> Non
     assert marker_in(rows_of(db), run)["state"] == "recovered"
 
 
-def test_late_output_stands_with_its_own_run_though_another_has_written_below(db: SessionDB) -> None:
+def test_late_output_stands_with_its_own_run_though_another_has_written_below(
+    db: SessionDB,
+) -> None:
     """Also when so much has come since that it is on another page."""
     journal, name = db.journal, conversation_of(db)
     (asked,) = journal.append(name, [MessageUser([Text("q")], ask=True)])
     repair(db, "s-1", "r-1")
     journal.append(name, [RunStarted(resumes="r-1", attempt=1)], run="r-2")
-    journal.append(name, [MessageAssistant([Text("done")]), RunFinished("completed")], run="r-2")
+    journal.append(
+        name, [MessageAssistant([Text("done")]), RunFinished("completed")], run="r-2"
+    )
     write_late(db)
     late = [(kind, text) for kind, _, text in LATE]
     rows = rows_of(db)
@@ -379,11 +421,20 @@ def test_late_output_in_many_pieces_hides_no_row(db: SessionDB, below: int) -> N
     repair(db, "s-1", "r-1")
     journal, name = db.journal, conversation_of(db)
     if below:
-        db.append_messages("s-1", [{"role": "user", "content": f"n{n}"} for n in range(below)])
-    journal.append(name, [RunLate(n, "token", {"text": "ha"}) for n in range(250)], run="r-1")
+        db.append_messages(
+            "s-1", [{"role": "user", "content": f"n{n}"} for n in range(below)]
+        )
+    journal.append(
+        name, [RunLate(n, "token", {"text": "ha"}) for n in range(250)], run="r-1"
+    )
     rows = rows_of(db)
     texts = [f"m{n}" for n in range(HISTORY)], [f"n{n}" for n in range(below)]
-    assert [row["text"] for row in rows] == [*texts[0], "ha" * 250, marker_in(rows)["text"], *texts[1]]
+    assert [row["text"] for row in rows] == [
+        *texts[0],
+        "ha" * 250,
+        marker_in(rows)["text"],
+        *texts[1],
+    ]
     assert marker_in(rows)["state"] == "recovered"
     last = open_rows(journal, name, limit=20)
     assert [row.id for row in last] == [row["id"] for row in rows][-len(last) :]
@@ -400,15 +451,23 @@ def test_a_step_of_more_calls_than_a_page_has_rows_hides_no_row(db: SessionDB) -
     journal.append(name, [RunStarted()], run="r-1")
     calls = MessageAssistant([ToolCall(f"t{n}", "read", "{}") for n in range(30)])
     (step,) = journal.append(name, [calls], run="r-1")
-    journal.append(name, [ToolFinished(step.seq, f"t{n}", "done", f"r{n}") for n in range(30)], run="r-1")
+    journal.append(
+        name,
+        [ToolFinished(step.seq, f"t{n}", "done", f"r{n}") for n in range(30)],
+        run="r-1",
+    )
     page = open_page(journal, name, None, 20)
     rows = [*open_page(journal, name, page.next, 20).rows, *page.rows]
-    assert [row.text for row in rows if row.kind == "tool"] == [f"r{n}" for n in range(30)]
+    assert [row.text for row in rows if row.kind == "tool"] == [
+        f"r{n}" for n in range(30)
+    ]
 
 
 def test_the_rows_of_a_session_are_all_of_them(db: SessionDB) -> None:
     """Who asks for the rows has no other page to ask for."""
-    db.append_messages("s-1", [{"role": "user", "content": f"n{n}"} for n in range(300)])
+    db.append_messages(
+        "s-1", [{"role": "user", "content": f"n{n}"} for n in range(300)]
+    )
     repair(db, "s-1", "r-1")
     assert len(rows_of(db)) == HISTORY + 300 + 1
 
@@ -416,7 +475,9 @@ def test_the_rows_of_a_session_are_all_of_them(db: SessionDB) -> None:
 # -- reads ---------------------------------------------------------------------------------------------------------
 
 
-def test_reads_use_up_nothing_while_output_may_still_come(db: SessionDB, store_url: str) -> None:
+def test_reads_use_up_nothing_while_output_may_still_come(
+    db: SessionDB, store_url: str
+) -> None:
     """Twenty of them leave the marker as it was."""
     dead_run(store_url)
     marker = repair(db, "s-1", "r-1")
@@ -427,7 +488,9 @@ def test_reads_use_up_nothing_while_output_may_still_come(db: SessionDB, store_u
 
 
 @pytest.mark.parametrize("how", ["sealed", "swept"])
-def test_sealed_and_empty_turns_neutral_at_the_limit(db: SessionDB, store_url: str, how: str) -> None:
+def test_sealed_and_empty_turns_neutral_at_the_limit(
+    db: SessionDB, store_url: str, how: str
+) -> None:
     """Each read uses up an attempt: the run is sealed, or its host has handed in all that it left."""
     dead_run(store_url)
     repair(db, "s-1", "r-1")
@@ -449,7 +512,10 @@ def test_sealed_and_empty_turns_neutral_at_the_limit(db: SessionDB, store_url: s
 def test_after_a_day_nobody_looks_any_more(store_url: str) -> None:
     """Neutral, whatever was written of it."""
     clock = SimClock()
-    with tenax.open(store_url, clock=clock) as journal, SessionDB(journal=journal) as db:
+    with (
+        tenax.open(store_url, clock=clock) as journal,
+        SessionDB(journal=journal) as db,
+    ):
         begin(db)
         repair(db, "s-1", "r-1")
         clock.advance(GIVE_UP_SECONDS - 60)
@@ -504,7 +570,9 @@ def read_when_told(teller: Teller, url: str) -> None:
         teller.tell(marker_in(rows_of(db))["state"], len(rows_of(db)))
 
 
-def test_two_processes_that_read_at_once_recover_once(db: SessionDB, store_url: str) -> None:
+def test_two_processes_that_read_at_once_recover_once(
+    db: SessionDB, store_url: str
+) -> None:
     """Whoever looks, the event is there once, and both show it the next time."""
     repair(db, "s-1", "r-1")
     write_late(db)
@@ -592,7 +660,9 @@ async def test_the_awaited_twin_does_the_same(store_url: str) -> None:
 # -- what was cut off ----------------------------------------------------------------------------------------------
 
 
-def test_text_that_was_cut_off_is_sealed_before_anything_is_pruned(db: SessionDB, store_url: str) -> None:
+def test_text_that_was_cut_off_is_sealed_before_anything_is_pruned(
+    db: SessionDB, store_url: str
+) -> None:
     """It stays readable and is found, though its partials are gone."""
     dead_run(store_url, said="The platypus is alm")
     name = conversation_of(db)

@@ -23,7 +23,17 @@ from tenax.tools.redact import Redact
 from tenax.tools.sandbox import Sandbox
 from tenax.tools.shell import Shell
 from tenax.tools.web import FetchPage
-from tests.support.runs import Hands, Note, NoteArgs, config_of, events_of, lines, settled, told, until
+from tests.support.runs import (
+    Hands,
+    Note,
+    NoteArgs,
+    config_of,
+    events_of,
+    lines,
+    settled,
+    told,
+    until,
+)
 
 ODD = "a[1]/b*?.txt"
 EXACT, FOLDER = "a[[]1]/b[*][?].txt", "a[[]1]/*"
@@ -48,7 +58,9 @@ def hands(config: Config, script: list[Reply | str], *tools: Any, **more: Any) -
     return runtime.with_tools(*(tools or (WriteFile(), EditFile())))
 
 
-async def asked(runtime: Runtime, nth: int = 1, name: str = "") -> tuple[str, int, ApprovalAsked]:
+async def asked(
+    runtime: Runtime, nth: int = 1, name: str = ""
+) -> tuple[str, int, ApprovalAsked]:
     """A conversation in which an approval waits, its input, and what is asked."""
     seq = 0
     if not name:
@@ -61,10 +73,18 @@ async def asked(runtime: Runtime, nth: int = 1, name: str = "") -> tuple[str, in
 
 async def test_always_makes_a_rule_and_the_call_is_made(config: Config) -> None:
     """For a name with brackets and stars in it: this very file asks no more anywhere, a file that only looks like it does."""
-    async with hands(config, [write(ODD), write(ODD, "y"), write("a1/bxy.txt"), "Done."]) as runtime:
+    async with hands(
+        config, [write(ODD), write(ODD, "y"), write("a1/bxy.txt"), "Done."]
+    ) as runtime:
         name, seq, ask = await asked(runtime)
         assert await runtime.questions(name) == [
-            Question(ask.message, ask.call, [EXACT, FOLDER], [EXACT, FOLDER], ["any content"] * 2)
+            Question(
+                ask.message,
+                ask.call,
+                [EXACT, FOLDER],
+                [EXACT, FOLDER],
+                ["any content"] * 2,
+            )
         ]
         await runtime.answer(name, ask.message, ask.call, "always", pattern=EXACT)
         _, _, second = await asked(runtime, 2, name)
@@ -73,7 +93,11 @@ async def test_always_makes_a_rule_and_the_call_is_made(config: Config) -> None:
         await runtime.answer(name, second.message, second.call, "no")
         await settled(runtime, name, seq)
         (answered, _) = await told(runtime, name, ApprovalAnswered)
-        assert (answered.answer, answered.pattern, answered.by) == ("always", EXACT, "local")
+        assert (answered.answer, answered.pattern, answered.by) == (
+            "always",
+            EXACT,
+            "local",
+        )
         assert runtime.rules() == (Rule("allow", "write_file", EXACT),)
         _, _, elsewhere = await asked(runtime)
         assert elsewhere.touches == "a1/bxy.txt"
@@ -82,7 +106,9 @@ async def test_always_makes_a_rule_and_the_call_is_made(config: Config) -> None:
 async def test_a_folder_may_be_allowed_with_what_is_in_it(config: Config) -> None:
     """Nothing beside it; a rule for one tool is none for another."""
     edit = Reply(calls=[Call("edit_file", {"path": "n/a.txt", "old": "x", "new": "y"})])
-    async with hands(config, [write("n/a.txt"), write("n/deep/b.txt"), edit]) as runtime:
+    async with hands(
+        config, [write("n/a.txt"), write("n/deep/b.txt"), edit]
+    ) as runtime:
         name, _, ask = await asked(runtime)
         await runtime.answer(name, ask.message, ask.call, "always", pattern="n/*")
         _, _, second = await asked(runtime, 2, name)
@@ -91,23 +117,31 @@ async def test_a_folder_may_be_allowed_with_what_is_in_it(config: Config) -> Non
 
 
 @pytest.mark.parametrize("pattern", ["", "other.txt", "a[1]/b*?.txt", "a/*", "\u202e*"])
-async def test_a_pattern_that_does_not_fit_this_call_is_refused(config: Config, pattern: str) -> None:
+async def test_a_pattern_that_does_not_fit_this_call_is_refused(
+    config: Config, pattern: str
+) -> None:
     """Nothing is stored, in the file or in the journal, and the question stays open."""
     async with hands(config, [write(ODD)]) as runtime:
         name, _, ask = await asked(runtime)
-        with pytest.raises(InvalidInput, match=r"does not fit what this call touches|cannot be"):
+        with pytest.raises(
+            InvalidInput, match=r"does not fit what this call touches|cannot be"
+        ):
             await runtime.answer(name, ask.message, ask.call, "always", pattern=pattern)
         assert runtime.rules() == ()
         assert await told(runtime, name, ApprovalAnswered) == []
         assert len(await runtime.questions(name)) == 1
 
 
-async def test_a_file_that_cannot_be_written_allows_this_call_only(config: Config) -> None:
+async def test_a_file_that_cannot_be_written_allows_this_call_only(
+    config: Config,
+) -> None:
     """The answer is stored without its rule, as after a crash in between. It is said that there is none."""
     async with hands(config, [write("a.txt"), write("a.txt"), "Done."]) as runtime:
         name, _, ask = await asked(runtime)
         config.file.write_text('rules = [{verdict = "deny", tool = "x"}]')
-        with pytest.raises(Refused, match=r"This call is allowed, but .* cannot change without harm"):
+        with pytest.raises(
+            Refused, match=r"This call is allowed, but .* cannot change without harm"
+        ):
             await runtime.answer(name, ask.message, ask.call, "always", pattern="a.txt")
         await asked(runtime, 2, name)
         assert (config.tools_folder / "a.txt").exists()
@@ -123,7 +157,9 @@ async def test_an_always_that_comes_too_late_makes_no_rule(
         store = runtime._append_answer
 
         async def store_no_first(conversation: str, answered: ApprovalAnswered) -> None:
-            await store(conversation, msgspec.structs.replace(answered, answer="no", pattern=""))
+            await store(
+                conversation, msgspec.structs.replace(answered, answer="no", pattern="")
+            )
             await store(conversation, answered)
 
         monkeypatch.setattr(runtime, "_append_answer", store_no_first)
@@ -143,16 +179,24 @@ async def test_an_answer_is_not_replayed_for_other_arguments(config: Config) -> 
         _, _, second = await asked(runtime, 2, name)
         for answer in ("once", "always"):
             with pytest.raises(InvalidInput, match="answered already"):
-                await runtime.answer(name, ask.message, ask.call, answer, pattern="a.txt")
+                await runtime.answer(
+                    name, ask.message, ask.call, answer, pattern="a.txt"
+                )
         with pytest.raises(InvalidInput, match="does not fit"):
-            await runtime.answer(name, second.message, second.call, "always", pattern="a.txt")
+            await runtime.answer(
+                name, second.message, second.call, "always", pattern="a.txt"
+            )
         assert runtime.rules() == ()
         assert not (config.tools_folder / "b.txt").exists()
 
 
-async def test_only_the_local_user_makes_rules_and_only_theirs_allow(config: Config) -> None:
+async def test_only_the_local_user_makes_rules_and_only_theirs_allow(
+    config: Config,
+) -> None:
     """Another is offered none and refused one, asks as before whatever the rules allow, and heeds what they forbid."""
-    async with hands(config, [write("a.txt"), write("b.txt"), "Done."], user="berta") as berta:
+    async with hands(
+        config, [write("a.txt"), write("b.txt"), "Done."], user="berta"
+    ) as berta:
         name, seq, ask = await asked(berta)
         assert await berta.questions(name) == [
             Question(ask.message, ask.call, ["a.txt"], [], ["any content"])
@@ -178,7 +222,9 @@ async def test_only_the_local_user_makes_rules_and_only_theirs_allow(config: Con
         assert len(await berta.questions(again)) == 1
 
 
-async def test_a_rule_holds_in_a_run_that_is_under_way(config: Config, tmp_path: Path) -> None:
+async def test_a_rule_holds_in_a_run_that_is_under_way(
+    config: Config, tmp_path: Path
+) -> None:
     """Another process adds it between two calls; what is denied wins over what the conversation allowed."""
     async with hands(
         config, [note("milk"), note("eggs"), "Done."], Note(tmp_path / "n", asks=True)
@@ -190,7 +236,10 @@ async def test_a_rule_holds_in_a_run_that_is_under_way(config: Config, tmp_path:
         await settled(runtime, name, seq)
         assert [line.split()[-1] for line in lines(tmp_path / "n")] == ["milk"]
         done = (await told(runtime, name, ToolFinished))[-1]
-        assert (done.outcome, done.text) == ("denied", "A rule forbids note for this: eggs")
+        assert (done.outcome, done.text) == (
+            "denied",
+            "A rule forbids note for this: eggs",
+        )
 
 
 async def test_what_is_forbidden_after_it_was_asked_is_not_done(config: Config) -> None:
@@ -216,7 +265,10 @@ async def test_a_no_stands_whatever_is_allowed_besides(
     config: Config, monkeypatch: pytest.MonkeyPatch, how: str, no_first: bool
 ) -> None:
     """Of two calls that wait, one is allowed with a pattern that matches the other one too, which is denied."""
-    calls = [Call("write_file", {"path": f"src/{each}", "content": "x"}, id=each) for each in ("a", "b")]
+    calls = [
+        Call("write_file", {"path": f"src/{each}", "content": "x"}, id=each)
+        for each in ("a", "b")
+    ]
     async with hands(config, [Reply(calls=calls), "Done."]) as runtime:
         name, seq, ask = await asked(runtime, 2)
 
@@ -226,11 +278,16 @@ async def test_a_no_stands_whatever_is_allowed_besides(
                 await runtime.answer(name, ask.message, "a", "once")
             else:
                 await runtime.answer(
-                    name, ask.message, "a", "always" if how == "always" else "conversation", pattern="src/*"
+                    name,
+                    ask.message,
+                    "a",
+                    "always" if how == "always" else "conversation",
+                    pattern="src/*",
                 )
 
         if not no_first:
-            with monkeypatch.context() as patch:  # the run goes on when both are answered
+            # the run goes on when both are answered
+            with monkeypatch.context() as patch:
                 patch.setattr(runtime.lanes, "wake", lambda _name: None)
                 await allow()
         await runtime.answer(name, ask.message, "b", "no")
@@ -238,21 +295,29 @@ async def test_a_no_stands_whatever_is_allowed_besides(
         if no_first:
             await allow()
         await settled(runtime, name, seq)
-        outcomes = {each.call: each.outcome for each in await told(runtime, name, ToolFinished)}
+        outcomes = {
+            each.call: each.outcome for each in await told(runtime, name, ToolFinished)
+        }
         assert outcomes == {"a": "done", "b": "denied"}
         assert not (config.tools_folder / "src" / "b").exists()
 
 
-async def test_what_asks_every_time_can_be_allowed_once_only(config: Config, tmp_path: Path) -> None:
+async def test_what_asks_every_time_can_be_allowed_once_only(
+    config: Config, tmp_path: Path
+) -> None:
     """Neither for the conversation nor for good is offered or taken, and no rule stands for it."""
     careful = Careful(tmp_path / "n", asks=True)
     async with hands(config, [note("milk"), note("milk"), "Done."], careful) as runtime:
         await runtime.add_rule(Rule("allow", "*"))
         name, _, ask = await asked(runtime)
-        assert await runtime.questions(name) == [Question(ask.message, ask.call, [], [])]
+        assert await runtime.questions(name) == [
+            Question(ask.message, ask.call, [], [])
+        ]
         for answer in ("conversation", "always"):
             with pytest.raises(Refused, match=r"once only|for good"):
-                await runtime.answer(name, ask.message, ask.call, answer, pattern="milk")
+                await runtime.answer(
+                    name, ask.message, ask.call, answer, pattern="milk"
+                )
         await runtime.answer(name, ask.message, ask.call, "once")
         await asked(runtime, 2, name)
         assert len(lines(tmp_path / "n")) == 1
@@ -297,7 +362,9 @@ async def answered_here(
     """Answer the first question for the conversation: its name, and what is asked there besides, once all is done."""
     name, seq, ask = await asked(runtime)
     if stored is None:
-        await runtime.answer(name, ask.message, ask.call, "conversation", pattern=pattern)
+        await runtime.answer(
+            name, ask.message, ask.call, "conversation", pattern=pattern
+        )
     else:
         run = (await runtime.lanes.turns(name)).run
         assert run is not None
@@ -331,7 +398,11 @@ async def answered_here(
     ],
 )  # fmt: skip
 async def test_a_yes_for_the_conversation_allows_what_its_pattern_matches(
-    config: Config, tmp_path: Path, pattern: str, calls: list[str], asks_again: list[str]
+    config: Config,
+    tmp_path: Path,
+    pattern: str,
+    calls: list[str],
+    asks_again: list[str],
 ) -> None:
     """By default the exact call. Every other command line asks, and so does a second command in the same line."""
     tool = Lines(tmp_path / "n", name="shell", asks=True)
@@ -345,17 +416,27 @@ async def test_a_yes_for_the_conversation_allows_what_its_pattern_matches(
 
 
 @pytest.mark.parametrize("edit", ["undo", "clear"])
-async def test_what_was_allowed_is_undone_and_comes_back(config: Config, tmp_path: Path, edit: str) -> None:
+async def test_what_was_allowed_is_undone_and_comes_back(
+    config: Config, tmp_path: Path, edit: str
+) -> None:
     """With the answer that allowed it, also for who reads the journal again."""
     allows = lambda turns: [rule.touches for rule in turns.allowed]  # noqa: E731
-    async with hands(config, [note("milk"), "Done."], Note(tmp_path / "n", asks=True)) as runtime:
+    async with hands(
+        config, [note("milk"), "Done."], Note(tmp_path / "n", asks=True)
+    ) as runtime:
         name, _ = await answered_here(runtime)
         assert allows(await runtime.lanes.turns(name)) == ["milk"]
         await (runtime.undo if edit == "undo" else runtime.clear)(name)
         assert allows(await runtime.lanes.turns(name)) == []
-        taken = (await events_of(runtime, name, "conversation.rewound", "conversation.cleared"))[-1].seq
+        taken = (
+            await events_of(
+                runtime, name, "conversation.rewound", "conversation.cleared"
+            )
+        )[-1].seq
         await runtime.restore(name, taken)
-    async with hands(config, [note("milk"), "Done."], Note(tmp_path / "n", asks=True)) as runtime:
+    async with hands(
+        config, [note("milk"), "Done."], Note(tmp_path / "n", asks=True)
+    ) as runtime:
         assert allows(await runtime.lanes.turns(name)) == ["milk"]
         await (runtime.undo if edit == "undo" else runtime.clear)(name)
         await runtime.submit(name, "Once more.")
@@ -367,7 +448,9 @@ async def test_what_was_allowed_is_erased_with_the_answer_that_asked(
     config: Config, tmp_path: Path, undone: bool
 ) -> None:
     """Its text is in no event any more, and the process that knew it asks again, as a new one does."""
-    async with hands(config, [note("milk"), "Done."], Note(tmp_path / "n", asks=True)) as runtime:
+    async with hands(
+        config, [note("milk"), "Done."], Note(tmp_path / "n", asks=True)
+    ) as runtime:
         name, _ = await answered_here(runtime)
         (answer,) = await told(runtime, name, ApprovalAnswered)
         (result,) = await events_of(runtime, name, "tool.finished")
@@ -375,7 +458,9 @@ async def test_what_was_allowed_is_erased_with_the_answer_that_asked(
         assert (await runtime.erase(name, [answer.message, result.seq])).scrubbed
         if undone:
             await runtime.restore(name, taken)
-        assert b"milk" not in b"".join(fact.body or b"" for fact in await runtime.journal.read(name))
+        assert b"milk" not in b"".join(
+            fact.body or b"" for fact in await runtime.journal.read(name)
+        )
         assert (await runtime.lanes.turns(name)).allowed == []
 
 
@@ -391,18 +476,29 @@ async def test_a_stored_yes_without_a_pattern_is_good_for_its_own_call(
         assert [line.split()[-1] for line in lines(tmp_path / "n")] == ["milk"]
 
 
-@pytest.mark.parametrize("pattern", ["*", "in the sandbox: git *", "in the sandbox: *", "ls *"])
+@pytest.mark.parametrize(
+    "pattern", ["*", "in the sandbox: git *", "in the sandbox: *", "ls *"]
+)
 async def test_only_an_offered_pattern_is_allowed_for_the_conversation(
     config: Config, tmp_path: Path, pattern: str
 ) -> None:
     """Nothing is stored, and the question stays open."""
-    script: list[Reply | str] = [Reply(calls=[Call("shell", {"text": "ls -s"})]), "Done."]
-    async with hands(config, script, Lines(tmp_path / "n", name="shell", asks=True)) as runtime:
+    script: list[Reply | str] = [
+        Reply(calls=[Call("shell", {"text": "ls -s"})]),
+        "Done.",
+    ]
+    async with hands(
+        config, script, Lines(tmp_path / "n", name="shell", asks=True)
+    ) as runtime:
         name, _, ask = await asked(runtime)
         (question,) = await runtime.questions(name)
-        assert question.conversation == question.always == [LIST, "in the sandbox: ls *"]
+        assert (
+            question.conversation == question.always == [LIST, "in the sandbox: ls *"]
+        )
         with pytest.raises(InvalidInput, match="was not offered for this call"):
-            await runtime.answer(name, ask.message, ask.call, "conversation", pattern=pattern)
+            await runtime.answer(
+                name, ask.message, ask.call, "conversation", pattern=pattern
+            )
         assert await told(runtime, name, ApprovalAnswered) == []
         assert await runtime.questions(name) == [question]
 
@@ -426,7 +522,9 @@ def test_every_tool_that_asks_is_allowed_by_its_exact_call(
     gate, where = Gate([tool]), Where("local", "c", 1, "1", Path("/"))
 
     def weigh(arguments: dict[str, Any], *rules: Rule) -> Any:
-        return gate.weigh(tool.name, msgspec.json.encode(arguments).decode(), where, allowed=rules)
+        return gate.weigh(
+            tool.name, msgspec.json.encode(arguments).decode(), where, allowed=rules
+        )
 
     rule = Rule("allow", exactly(tool.name), weigh(first).patterns[0])
     assert isinstance(weigh(first, rule), Allowed)
@@ -439,13 +537,23 @@ def test_the_address_comes_first_and_a_pattern_for_hosts_is_about_hosts() -> Non
 
     def weigh(url: str, *patterns: str) -> Any:
         rules = [Rule("allow", "web_fetch", pattern) for pattern in patterns]
-        return gate.weigh("web_fetch", msgspec.json.encode({"url": url}).decode(), where, allowed=rules)
+        return gate.weigh(
+            "web_fetch",
+            msgspec.json.encode({"url": url}).decode(),
+            where,
+            allowed=rules,
+        )
 
     asks = weigh("https://a.example/x")
     assert asks.patterns == ["https://a.example/x", "a.example"]
     assert asks.rule == Rule("allow", "web_fetch", "https://a.example/x")
     assert isinstance(weigh("https://a.example/y", "a.example"), Allowed)
-    assert isinstance(weigh("https://b.test/a.example", "*a.example", "https://*", "https://b.test/*"), Asks)
+    assert isinstance(
+        weigh(
+            "https://b.test/a.example", "*a.example", "https://*", "https://b.test/*"
+        ),
+        Asks,
+    )
     assert weigh(f"https://a.example/{'x' * 2000}").patterns == []
 
 
@@ -455,8 +563,13 @@ async def test_what_a_pattern_leaves_open_is_said(config: Config) -> None:
     async with hands(config, [fetch, "Done."], FetchPage()) as runtime:
         name, _, ask = await asked(runtime)
         (question,) = await runtime.questions(name)
-        assert question.noted(question.conversation) == ["https://a.example/x", "a.example (any page)"]
-        await runtime.answer(name, ask.message, ask.call, "always", pattern="https://a.example/x")
+        assert question.noted(question.conversation) == [
+            "https://a.example/x",
+            "a.example (any page)",
+        ]
+        await runtime.answer(
+            name, ask.message, ask.call, "always", pattern="https://a.example/x"
+        )
         assert runtime.rules() == (Rule("allow", "web_fetch", "https://a.example/x"),)
 
 
@@ -470,6 +583,8 @@ async def test_what_a_pattern_leaves_open_is_said(config: Config) -> None:
             "ls x; rm x", "ls $x", "ls `x`", "ls x > y", "ls x | sh", "cat <(rm x)")),
     ],
 )  # fmt: skip
-def test_a_wider_pattern_is_offered_for_few_commands_only(touches: str, wider: list[str]) -> None:
+def test_a_wider_pattern_is_offered_for_few_commands_only(
+    touches: str, wider: list[str]
+) -> None:
     """Those that read whatever their arguments are, and for one command in a line."""
     assert proposals(touches, paths=False, line=True) == [exactly(touches), *wider]

@@ -39,7 +39,16 @@ from tenax.events import (
 from tenax.journal import LOCAL_USER
 from tenax.journal.base import Entry, Lease
 from tenax.journal.check import verify
-from tenax.models import Call, Piece, Reply, Script, ScriptedModel, Trouble, Words, connect
+from tenax.models import (
+    Call,
+    Piece,
+    Reply,
+    Script,
+    ScriptedModel,
+    Trouble,
+    Words,
+    connect,
+)
 from tenax.parts import Text
 from tenax.rules import Rule
 from tenax.runner import Lanes, Policy
@@ -77,7 +86,9 @@ def notes(tmp_path: Path) -> Path:
     return tmp_path / "notes.txt"
 
 
-def hands(config: Config, script: Any, *tools: Note, limits: Limits = QUICK, **more: Any) -> Hands:
+def hands(
+    config: Config, script: Any, *tools: Note, limits: Limits = QUICK, **more: Any
+) -> Hands:
     """A runtime that plays a script."""
     models = [script if isinstance(script, ScriptedModel) else ScriptedModel(script)]
     return Hands(config, models=models, limits=limits, **more).with_tools(*tools)
@@ -92,17 +103,28 @@ async def proved(runtime: Hands) -> None:
 # -- money ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limits", [Limits(dollars_conversation=0.5), Limits(dollars_day=0.5)])
-async def test_no_model_is_asked_once_a_budget_is_used_up(config: Config, limits: Limits) -> None:
+@pytest.mark.parametrize(
+    "limits", [Limits(dollars_conversation=0.5), Limits(dollars_day=0.5)]
+)
+async def test_no_model_is_asked_once_a_budget_is_used_up(
+    config: Config, limits: Limits
+) -> None:
     """It is looked at before each call; the sentence says what was spent, and the message is not lost."""
-    model = ScriptedModel([Reply(words="dear", cost=0.5), Reply(words="dearer", cost=0.5)])
+    model = ScriptedModel(
+        [Reply(words="dear", cost=0.5), Reply(words="dearer", cost=0.5)]
+    )
     async with hands(config, model, limits=limits) as runtime:
         name = await runtime.new()
         await settled(runtime, name, (await runtime.submit(name, "first")).seq)
         await settled(runtime, name, (await runtime.submit(name, "second")).seq)
         assert len(model.bodies) == 1
-        (failed,) = [row for row in await runtime.transcript(name) if row.kind == "marker"]
-        assert (failed.state, "0.50 of 0.50 US dollars" in failed.text) == ("failed", True)
+        (failed,) = [
+            row for row in await runtime.transcript(name) if row.kind == "marker"
+        ]
+        assert (failed.state, "0.50 of 0.50 US dollars" in failed.text) == (
+            "failed",
+            True,
+        )
         assert (await runtime.journal.spent(name)).cost == 0.5
 
 
@@ -119,9 +141,14 @@ async def test_five_queued_messages_are_all_answered_in_order(config: Config) ->
         seqs += [(await runtime.submit(name, f"question {n}")).seq for n in range(1, 5)]
         await settled(runtime, name, seqs[-1])
         rows = brief(await runtime.transcript(name))
-        each = [(("user", "", f"question {n}"), ("assistant", "", f"answer {n}")) for n in range(5)]
+        each = [
+            (("user", "", f"question {n}"), ("assistant", "", f"answer {n}"))
+            for n in range(5)
+        ]
         assert rows == [row for pair in each for row in pair]
-        assert [each.inputs for each in await told(runtime, name, RunStarted)] == [[seq] for seq in seqs]
+        assert [each.inputs for each in await told(runtime, name, RunStarted)] == [
+            [seq] for seq in seqs
+        ]
         await proved(runtime)
 
 
@@ -140,14 +167,23 @@ async def test_a_steer_stands_in_the_very_next_request_of_the_running_run(
         await settled(runtime, name, seq)
         assert len(model.bodies) == 2
         assert b"make it cream" not in model.bodies[0]
-        assert model.bodies[1].index(b"noted milk") < model.bodies[1].index(b"make it cream")
-        assert [each.inputs for each in await told(runtime, name, ModelRequested)] == [[], [steer]]
+        assert model.bodies[1].index(b"noted milk") < model.bodies[1].index(
+            b"make it cream"
+        )
+        assert [each.inputs for each in await told(runtime, name, ModelRequested)] == [
+            [],
+            [steer],
+        ]
         assert await outcomes(runtime, name) == ["completed"]
 
 
-async def test_a_steer_that_no_request_took_is_answered_as_a_message_of_its_own(config: Config) -> None:
+async def test_a_steer_that_no_request_took_is_answered_as_a_message_of_its_own(
+    config: Config,
+) -> None:
     """It comes while the last answer is being written."""
-    async with hands(config, [Reply(words="a b c d e", pause=0.05), "and this"]) as runtime:
+    async with hands(
+        config, [Reply(words="a b c d e", pause=0.05), "and this"]
+    ) as runtime:
         name = await runtime.new()
         await runtime.submit(name, "first")
         await until(runtime, name, "reply.delta")
@@ -156,7 +192,9 @@ async def test_a_steer_that_no_request_took_is_answered_as_a_message_of_its_own(
         assert prose(await runtime.transcript(name)) == ["a b c d e", "and this"]
 
 
-async def test_an_interrupting_message_stops_the_run_and_is_answered(config: Config) -> None:
+async def test_an_interrupting_message_stops_the_run_and_is_answered(
+    config: Config,
+) -> None:
     """What was written stays, is shown, and is sent along with a note that it was cut off."""
     model = ScriptedModel([Reply(words="it was a dark and", hang=True), "as you wish"])
     async with hands(config, model) as runtime:
@@ -182,14 +220,18 @@ class Patient(ScriptedModel):
         self.go = asyncio.Event()
         self._word = word
 
-    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
+    async def stream(
+        self, body: bytes, *, silence: float
+    ) -> AsyncGenerator[Piece, None]:
         async for piece in super().stream(body, silence=silence):
             if isinstance(piece, Words) and piece.text.startswith(self._word):
                 await self.go.wait()
             yield piece
 
 
-async def test_taking_over_from_oneself_ends_the_run_and_answers_at_once(config: Config) -> None:
+async def test_taking_over_from_oneself_ends_the_run_and_answers_at_once(
+    config: Config,
+) -> None:
     """The same process has the conversation: its run is interrupted, and `submit` does not wait for the answer."""
     model = Patient([Reply(words="on and on", hang=True), "here"], "here")
     async with hands(config, model) as runtime:
@@ -198,7 +240,9 @@ async def test_taking_over_from_oneself_ends_the_run_and_answers_at_once(config:
         await until(runtime, name, "reply.delta")
         async with asyncio.timeout(SECONDS):
             seq = (await runtime.submit(name, "mine now", how="take over")).seq
-        assert "message.assistant" not in {each.kind for each in await events_of(runtime, name)}
+        assert "message.assistant" not in {
+            each.kind for each in await events_of(runtime, name)
+        }
         model.go.set()
         await settled(runtime, name, seq)
         assert await outcomes(runtime, name) == ["interrupted", "completed"]
@@ -219,7 +263,9 @@ async def test_two_who_take_over_at_once_both_give_back_what_the_store_would_not
         monkeypatch.setattr(journal, "release", away)
         await settled(runtime, name, (await runtime.submit(name, "go")).seq)
         monkeypatch.undo()
-        submits = [runtime.submit(name, each, how="take over") for each in ("mine", "no, mine")]
+        submits = [
+            runtime.submit(name, each, how="take over") for each in ("mine", "no, mine")
+        ]
         for each in await asyncio.gather(*submits):
             await settled(runtime, name, each.seq)
         assert prose(await runtime.transcript(name))[-1] == "again"
@@ -243,7 +289,9 @@ async def test_a_conversation_that_is_at_work_stays_folded_however_many_others_a
         assert await outcomes(runtime, name) == ["completed"]
 
 
-async def test_a_run_that_began_and_lost_its_process_between_two_looks_goes_on(config: Config) -> None:
+async def test_a_run_that_began_and_lost_its_process_between_two_looks_goes_on(
+    config: Config,
+) -> None:
     """Who serves never saw its owner."""
     async with hands(config, ["went on"]) as runtime:
         await runtime._look_after()
@@ -256,7 +304,9 @@ async def test_a_run_that_began_and_lost_its_process_between_two_looks_goes_on(c
         assert await outcomes(runtime, name) == ["interrupted", "completed"]
 
 
-async def test_a_dead_run_that_somebody_opens_first_goes_on_all_the_same(config: Config) -> None:
+async def test_a_dead_run_that_somebody_opens_first_goes_on_all_the_same(
+    config: Config,
+) -> None:
     """Opening repairs it, and who serves would find nothing open when it looks next."""
     async with hands(config, ["the whole answer"]) as runtime:
         name = await left_open(config)
@@ -276,7 +326,11 @@ async def test_a_dead_run_that_another_process_ends_first_goes_on_all_the_same(
         lease = journal.claim(f"run:{name}", "me", 60)
         assert lease is not None
         started = RunStarted([2], place=Policy(config.tools_folder).place)
-        cut = [MessageUser([Text("go")], ask=True), started, RunFinished("interrupted", "gone", planned)]
+        cut = [
+            MessageUser([Text("go")], ask=True),
+            started,
+            RunFinished("interrupted", "gone", planned),
+        ]
         journal.append(name, cut, run="r_" + name[2:], lease=lease)
         return name, lease
 
@@ -284,7 +338,8 @@ async def test_a_dead_run_that_another_process_ends_first_goes_on_all_the_same(
         first, lease = ended(journal, planned=True)
         journal.release(lease)
         async with hands(config, ["went on"] * 3) as runtime:
-            await until(runtime, first, "run.finished", 2)  # the look of the start is over
+            # the look of the start is over
+            await until(runtime, first, "run.finished", 2)
             left, lease = ended(journal, planned=True)
             journal.release(lease)
             slow, kept = ended(journal)
@@ -339,21 +394,27 @@ async def test_a_stop_that_comes_as_the_run_begins_to_wait_is_heeded_whoever_rea
         history = self.history(conversation)
         if not stopped and history.turns.run is not None:
             stopped = True
-            await self._journal.append(conversation, [RunStop()], run=history.turns.run.id)
+            await self._journal.append(
+                conversation, [RunStop()], run=history.turns.run.id
+            )
             await history.catch_up()
         await release(self, conversation, lease)
 
     monkeypatch.setattr("tenax.runtime._UPKEEP_SECONDS", 600)  # which would find it
     monkeypatch.setattr(Lanes, "_release", just_before)
     asks = Note(notes, name="ask", asks=True)
-    async with hands(config, [Reply(calls=[Call("ask", {"text": "x"})])], asks) as runtime:
+    async with hands(
+        config, [Reply(calls=[Call("ask", {"text": "x"})])], asks
+    ) as runtime:
         name = await runtime.new()
         await runtime.submit(name, "go")
         await until(runtime, name, "run.finished")
         assert await outcomes(runtime, name) == ["cancelled"]
 
 
-async def test_who_lost_a_run_is_done_with_it_while_the_other_goes_on(config: Config) -> None:
+async def test_who_lost_a_run_is_done_with_it_while_the_other_goes_on(
+    config: Config,
+) -> None:
     """Whoever waits for it to be idle, as `tenax -p` does, does not wait for the run that took its place."""
     endless = [Reply(words="on and on " * 200, pause=0.05, hang=True)] * 2
     async with hands(config, endless) as first, hands(config, endless) as second:
@@ -381,7 +442,9 @@ async def test_what_is_folded_by_another_while_the_run_parks_is_heeded(
                 came = (
                     RunStop()
                     if event == "stop"
-                    else ApprovalAnswered(each.event.message, each.event.call, "once", "ada")
+                    else ApprovalAnswered(
+                        each.event.message, each.event.call, "once", "ada"
+                    )
                 )
                 await self._journal.append(self.conversation, [came], run=each.run)
                 await self.catch_up()
@@ -390,19 +453,29 @@ async def test_what_is_folded_by_another_while_the_run_parks_is_heeded(
     monkeypatch.setattr("tenax.runtime._UPKEEP_SECONDS", 600)
     monkeypatch.setattr(History, "took", meanwhile)
     asks = Note(notes, name="ask", asks=True)
-    async with hands(config, [Reply(calls=[Call("ask", {"text": "x"})]), "done"], asks) as runtime:
+    async with hands(
+        config, [Reply(calls=[Call("ask", {"text": "x"})]), "done"], asks
+    ) as runtime:
         name = await runtime.new()
         await runtime.submit(name, "go")
         await until(runtime, name, "run.finished")
-        assert await outcomes(runtime, name) == ["cancelled" if event == "stop" else "completed"]
+        assert await outcomes(runtime, name) == [
+            "cancelled" if event == "stop" else "completed"
+        ]
 
 
 STOPS: dict[str, tuple[Reply, str]] = {
     "before the first token": (Reply(hang=True), "model.requested"),
     "mid-stream": (Reply(words="some words", hang=True), "reply.delta"),
     "during a tool": (WRITE, "tool.started"),
-    "while waiting for a retry": (Reply(trouble=Trouble("rate", retry_after=60.0)), "model.failed"),
-    "while an approval waits": (Reply(calls=[Call("ask", {"text": "x"})]), "approval.asked"),
+    "while waiting for a retry": (
+        Reply(trouble=Trouble("rate", retry_after=60.0)),
+        "model.failed",
+    ),
+    "while an approval waits": (
+        Reply(calls=[Call("ask", {"text": "x"})]),
+        "approval.asked",
+    ),
 }
 
 
@@ -414,7 +487,9 @@ async def test_a_run_stops_at_any_point_and_the_conversation_goes_on(
     reply, kind = STOPS[point]
     never = asyncio.Event()
     tools = Note(notes, wait=never.wait), Note(notes, name="ask", asks=True)
-    async with hands(config, Script([reply, Reply(words="fine")], repeat=True), *tools) as runtime:
+    async with hands(
+        config, Script([reply, Reply(words="fine")], repeat=True), *tools
+    ) as runtime:
         name = await runtime.new()
         seq = (await runtime.submit(name, "go")).seq
         await until(runtime, name, kind)
@@ -442,7 +517,9 @@ async def test_a_run_stops_at_any_point_and_the_conversation_goes_on(
 ASKS = Reply(calls=[Call("note", {"text": "milk"})])
 
 
-async def asked(runtime: Hands, words: str = "write it down") -> tuple[str, int, ApprovalAsked]:
+async def asked(
+    runtime: Hands, words: str = "write it down"
+) -> tuple[str, int, ApprovalAsked]:
     """A conversation in which an approval waits: its id, the input's seq, and what is asked."""
     name = await runtime.new()
     seq = (await runtime.submit(name, words)).seq
@@ -452,7 +529,9 @@ async def asked(runtime: Hands, words: str = "write it down") -> tuple[str, int,
     return name, seq, found
 
 
-async def test_an_approval_for_once_is_good_for_one_call(config: Config, notes: Path) -> None:
+async def test_an_approval_for_once_is_good_for_one_call(
+    config: Config, notes: Path
+) -> None:
     """The second call of the same tool asks again."""
     async with hands(config, [ASKS, ASKS, "done"], Note(notes, asks=True)) as runtime:
         name, seq, ask = await asked(runtime)
@@ -482,7 +561,9 @@ async def test_an_approval_for_the_conversation_holds_for_it_and_no_other(
         assert len(lines(notes)) == 2
 
 
-async def test_a_denied_call_is_not_made_and_the_model_is_told(config: Config, notes: Path) -> None:
+async def test_a_denied_call_is_not_made_and_the_model_is_told(
+    config: Config, notes: Path
+) -> None:
     """The run goes on with that."""
     model = ScriptedModel([ASKS, "then not"])
     async with hands(config, model, Note(notes, asks=True)) as runtime:
@@ -502,25 +583,37 @@ async def test_an_approval_that_nobody_answers_is_denied_when_its_time_is_over(
 ) -> None:
     """By itself, and a later answer is refused."""
     limits = Limits(pause=0.01, approval_seconds=0.3)
-    async with hands(config, [ASKS, "nobody came"], Note(notes, asks=True), limits=limits) as runtime:
+    async with hands(
+        config, [ASKS, "nobody came"], Note(notes, asks=True), limits=limits
+    ) as runtime:
         name, _, ask = await asked(runtime)
         await until(runtime, name, "run.finished")
         assert lines(notes) == []
         (done,) = await told(runtime, name, ToolFinished)
-        assert (done.outcome, done.text) == ("denied", "Nobody answered in time, so it was not allowed.")
+        assert (done.outcome, done.text) == (
+            "denied",
+            "Nobody answered in time, so it was not allowed.",
+        )
         with pytest.raises(InvalidInput):
             await runtime.answer(name, ask.message, ask.call, "once")
 
 
-async def test_a_newer_message_denies_what_waits_for_an_approval(config: Config, notes: Path) -> None:
+async def test_a_newer_message_denies_what_waits_for_an_approval(
+    config: Config, notes: Path
+) -> None:
     """Nobody is locked out of a conversation by a question; the message is answered."""
-    async with hands(config, [ASKS, "all right", "this too"], Note(notes, asks=True)) as runtime:
+    async with hands(
+        config, [ASKS, "all right", "this too"], Note(notes, asks=True)
+    ) as runtime:
         name, _, ask = await asked(runtime)
         seq = (await runtime.submit(name, "never mind")).seq
         await settled(runtime, name, seq)
         assert lines(notes) == []
         (answered,) = await told(runtime, name, ApprovalAnswered)
-        assert (answered.answer, answered.why) == ("no", "A newer message came instead.")
+        assert (answered.answer, answered.why) == (
+            "no",
+            "A newer message came instead.",
+        )
         assert prose(await runtime.transcript(name)) == ["", "all right", "this too"]
         with pytest.raises(InvalidInput):
             await runtime.answer(name, ask.message, ask.call, "once")
@@ -535,10 +628,14 @@ async def test_an_approval_is_answered_once_and_exactly_one_of_several_runners_g
         await each.start()
     try:
         name, seq, ask = await asked(runners[0])
-        answers = [each.answer(name, ask.message, ask.call, "once") for each in runners * 2]
+        answers = [
+            each.answer(name, ask.message, ask.call, "once") for each in runners * 2
+        ]
         results = await asyncio.gather(*answers, return_exceptions=True)
         assert results.count(None) == 1, results
-        assert all(each is None or isinstance(each, InvalidInput) for each in results), results
+        assert all(
+            each is None or isinstance(each, InvalidInput) for each in results
+        ), results
         for each in runners:
             await settled(each, name, seq)
         assert len(lines(notes)) == 1
@@ -551,7 +648,9 @@ async def test_an_approval_is_answered_once_and_exactly_one_of_several_runners_g
             await each.close()
 
 
-async def test_where_nobody_can_be_asked_a_call_that_needs_it_is_denied(config: Config, notes: Path) -> None:
+async def test_where_nobody_can_be_asked_a_call_that_needs_it_is_denied(
+    config: Config, notes: Path
+) -> None:
     """The run says so to the model and ends; it does not wait."""
     model = ScriptedModel([ASKS, "I may not"])
     async with hands(config, model, Note(notes, asks=True), asks=False) as runtime:
@@ -566,10 +665,16 @@ async def test_where_nobody_can_be_asked_a_call_that_needs_it_is_denied(config: 
 # -- tools ------------------------------------------------------------------------------------------------------
 
 
-async def test_calls_without_effects_run_side_by_side(config: Config, notes: Path) -> None:
+async def test_calls_without_effects_run_side_by_side(
+    config: Config, notes: Path
+) -> None:
     """Two that wait for each other both end; one that has an effect waits for its turn."""
     both = asyncio.Barrier(2)
-    calls = [Call("look", {"text": "1"}), Call("look", {"text": "2"}), Call("note", {"text": "3"})]
+    calls = [
+        Call("look", {"text": "1"}),
+        Call("look", {"text": "2"}),
+        Call("note", {"text": "3"}),
+    ]
     tools = Note(notes, name="look", effect="pure", wait=both.wait), Note(notes)
     async with hands(config, [Reply(calls=calls), "done"], *tools) as runtime:
         name = await runtime.new()
@@ -581,7 +686,9 @@ async def test_calls_without_effects_run_side_by_side(config: Config, notes: Pat
         assert sorted(texts) == ["noted 1", "noted 2", "noted 3"]
 
 
-async def test_calls_that_cannot_be_made_are_told_to_the_model(config: Config, notes: Path) -> None:
+async def test_calls_that_cannot_be_made_are_told_to_the_model(
+    config: Config, notes: Path
+) -> None:
     """An unknown tool, arguments that do not fit, arguments that are no JSON, and a tool that fails."""
     calls = [
         Call("not", {}),
@@ -605,18 +712,24 @@ async def test_calls_that_cannot_be_made_are_told_to_the_model(config: Config, n
         assert await outcomes(runtime, name) == ["completed"]
 
 
-async def test_a_run_that_does_not_come_to_an_end_is_ended(config: Config, notes: Path) -> None:
+async def test_a_run_that_does_not_come_to_an_end_is_ended(
+    config: Config, notes: Path
+) -> None:
     """A model that calls tools for ever: the budget of steps ends it with a sentence, and one can go on."""
     limits = Limits(steps=5)
     script = Script([WRITE], repeat=True)
-    async with hands(config, script, Note(notes, effect="pure"), limits=limits) as runtime:
+    async with hands(
+        config, script, Note(notes, effect="pure"), limits=limits
+    ) as runtime:
         name = await runtime.new()
         seq = (await runtime.submit(name, "go")).seq
         await settled(runtime, name, seq)
         assert len(await told(runtime, name, ModelRequested)) == 5
         (end,) = await told(runtime, name, RunFinished)
         assert (end.outcome, "5 steps" in end.why) == ("failed", True)
-    async with hands(config, Script([Reply(words="fine")], repeat=True), Note(notes)) as runtime:
+    async with hands(
+        config, Script([Reply(words="fine")], repeat=True), Note(notes)
+    ) as runtime:
         await settled(runtime, name, (await runtime.submit(name, "enough")).seq)
         assert prose(await runtime.transcript(name))[-1] == "fine"
 
@@ -624,14 +737,20 @@ async def test_a_run_that_does_not_come_to_an_end_is_ended(config: Config, notes
 # -- after an interruption --------------------------------------------------------------------------------------
 
 
-async def left_open(config: Config, *, attempt: int = 0, place: str | None = None, **more: Any) -> str:
+async def left_open(
+    config: Config, *, attempt: int = 0, place: str | None = None, **more: Any
+) -> str:
     """A conversation whose run was left open by a process that is gone, in the middle of its answer."""
-    with tenax.open(config.store_url, user=LOCAL_USER, clock=more.get("clock")) as journal:
+    with tenax.open(
+        config.store_url, user=LOCAL_USER, clock=more.get("clock")
+    ) as journal:
         here = Policy(config.tools_folder).place if place is None else place
         name = begin(journal)
         seq = journal.append(name, [MessageUser([Text("go")], ask=True)])[0].seq
         run = journal.ids.run()
-        journal.append(name, [RunStarted([seq], None, attempt, here, journal.instance)], run=run)
+        journal.append(
+            name, [RunStarted([seq], None, attempt, here, journal.instance)], run=run
+        )
         requested = ModelRequested(seq + 1, "", "script", 1.0)
         at = journal.append(name, [requested], run=run)[0].seq
         journal.append(name, [ReplyDelta(at, 0, "as I was ")], run=run)
@@ -642,7 +761,9 @@ async def left_open(config: Config, *, attempt: int = 0, place: str | None = Non
         return name
 
 
-async def test_an_interrupted_run_goes_on_by_itself_and_by_hand_only_so_often(config: Config) -> None:
+async def test_an_interrupted_run_goes_on_by_itself_and_by_hand_only_so_often(
+    config: Config,
+) -> None:
     """Twice by itself; then it waits for the person, who can go on as often as they like."""
     ended = []
     for attempt in range(3):
@@ -664,11 +785,17 @@ async def test_an_interrupted_run_goes_on_by_itself_and_by_hand_only_so_often(co
                 ("assistant", "earlier"), ("marker", "resumed"), ("assistant", ""),
             ]  # fmt: skip
             await proved(runtime)
-    assert ended == [["interrupted", "completed"], ["interrupted", "completed"], ["interrupted"]]
+    assert ended == [
+        ["interrupted", "completed"],
+        ["interrupted", "completed"],
+        ["interrupted"],
+    ]
 
 
 @pytest.mark.parametrize("why", ["old", "elsewhere", "ask", "stopped"])
-async def test_an_interrupted_run_waits_for_the_person(config: Config, why: str) -> None:
+async def test_an_interrupted_run_waits_for_the_person(
+    config: Config, why: str
+) -> None:
     """When it is no longer fresh, was somewhere else, the settings say so, or somebody had asked it to stop."""
     clock = SimClock() if why == "old" else None
     more: dict[str, Any] = {
@@ -680,7 +807,8 @@ async def test_an_interrupted_run_waits_for_the_person(config: Config, why: str)
     if why == "ask":
         config = replace(config, resume="ask")
     with tenax.open(config.store_url, user=LOCAL_USER, clock=clock) as journal:
-        if clock is not None:  # it was found a quarter of an hour ago, and nobody was there to go on
+        # it was found a quarter of an hour ago, and nobody was there to go on
+        if clock is not None:
             nobody = replace(config, resume="ask")
             async with hands(nobody, ["x"], journal=journal) as runtime:
                 await runtime.lanes.idle(name)
@@ -697,32 +825,46 @@ async def test_an_interrupted_run_waits_for_the_person(config: Config, why: str)
             assert await outcomes(runtime, name) == ["interrupted", "completed"]
 
 
-async def test_a_newer_message_is_answered_instead_of_the_interrupted_one(config: Config) -> None:
+async def test_a_newer_message_is_answered_instead_of_the_interrupted_one(
+    config: Config,
+) -> None:
     """What was cut off is sent along with a note, once."""
     name = await left_open(config, newer=True)
     model = ScriptedModel(["no", "the newer answer"])
     async with hands(config, model) as runtime:
         await runtime.lanes.idle(name)
         assert await outcomes(runtime, name) == ["interrupted", "completed"]
-        assert [each.resumes for each in await told(runtime, name, RunStarted)] == [None, None]
+        assert [each.resumes for each in await told(runtime, name, RunStarted)] == [
+            None,
+            None,
+        ]
         assert model.bodies[0].count(b"as I was ") == 1
         assert b"cut off here" in model.bodies[0]
 
 
-async def test_history_that_is_stored_forked_or_brought_back_starts_no_run(config: Config) -> None:
+async def test_history_that_is_stored_forked_or_brought_back_starts_no_run(
+    config: Config,
+) -> None:
     """Only a message that is submitted asks: nobody answers the others, also after a restart."""
     model = ScriptedModel(["one", "two"])
     async with hands(config, model) as runtime:
         name = await runtime.new()
         first = (await runtime.submit(name, "go")).seq
         await settled(runtime, name, first)
-        await runtime.journal.append(name, [MessageUser([Text("a note from elsewhere")])])
+        await runtime.journal.append(
+            name, [MessageUser([Text("a note from elsewhere")])]
+        )
         fork = await runtime.journal.fork(name)
         imported = [each for each in await runtime.journal.read(name) if each.digest]
-        undone = (await runtime.journal.append(name, [ConversationRewound(first)]))[0].seq
+        undone = (await runtime.journal.append(name, [ConversationRewound(first)]))[
+            0
+        ].seq
         await runtime.journal.append(name, [ConversationRestored(undone)])
         opened = ConversationOpened(LOCAL_USER, runtime.journal.ids.stretch())
-        entries = [Entry(each.kind, each.at, each.run, each.body or b"") for each in imported[1:]]
+        entries = [
+            Entry(each.kind, each.at, each.run, each.body or b"")
+            for each in imported[1:]
+        ]
         await runtime.journal.load("c_imported", opened, entries)
         assert len(entries) > 5
         for each in (name, fork, "c_imported"):
@@ -736,11 +878,15 @@ async def test_history_that_is_stored_forked_or_brought_back_starts_no_run(confi
         assert await runtime.journal.unfinished() == []
 
 
-async def test_a_message_that_was_erased_while_it_waited_keeps_no_lane_busy(config: Config) -> None:
+async def test_a_message_that_was_erased_while_it_waited_keeps_no_lane_busy(
+    config: Config,
+) -> None:
     """There is nothing to answer; the lane ends."""
     async with hands(config, ["one"]) as runtime:
         name = await runtime.new()
-        (waits,) = await runtime.journal.append(name, [MessageUser([Text("secret")], ask=True)])
+        (waits,) = await runtime.journal.append(
+            name, [MessageUser([Text("secret")], ask=True)]
+        )
         await runtime.journal.erase(name, [waits.seq], by="ada")
         runtime.lanes.wake(name)
         async with asyncio.timeout(5.0):
@@ -767,16 +913,23 @@ async def test_a_fork_asks_the_model_itself_and_its_calls_have_keys_of_their_own
 # -- trouble with a model ---------------------------------------------------------------------------------------
 
 
-async def test_retries_are_events_with_a_growing_wait_that_is_kept(config: Config) -> None:
+async def test_retries_are_events_with_a_growing_wait_that_is_kept(
+    config: Config,
+) -> None:
     """Each wait is stored before it is waited; the longer of our own and the provider's holds."""
     trouble = Trouble("rate", retry_after=0.2, times=3)
     limits = Limits(pause=0.1, retries=4)
-    async with hands(config, [Reply(words="", trouble=trouble), "x"], limits=limits) as runtime:
+    async with hands(
+        config, [Reply(words="", trouble=trouble), "x"], limits=limits
+    ) as runtime:
         name = await runtime.new()
         seq = (await runtime.submit(name, "go")).seq
         await settled(runtime, name, seq)
         found = await events_of(runtime, name, "model.failed", "model.requested")
-        assert [each.kind.split(".")[1] for each in found] == ["requested", "failed"] * 3 + ["requested"]
+        assert [each.kind.split(".")[1] for each in found] == [
+            "requested",
+            "failed",
+        ] * 3 + ["requested"]
         waits = [each.event.wait for each in found[1::2]]  # type: ignore[union-attr]
         assert all(wait >= 0.2 for wait in waits)
         assert waits[2] > 0.25
@@ -799,45 +952,63 @@ async def test_the_next_model_answers_when_the_first_does_not(config: Config) ->
         assert bodies == [*first.bodies, *second.bodies]
 
 
-async def test_a_stream_that_drops_and_is_retried_never_garbles_the_text(config: Config) -> None:
+async def test_a_stream_that_drops_and_is_retried_never_garbles_the_text(
+    config: Config,
+) -> None:
     """What is shown is the cut text and then the whole answer; the retry is sent nothing of the cut one."""
     words = "one two three four five"
-    model = ScriptedModel([Reply(words=words, pause=0.01, trouble=Trouble("dropped", times=2))])
+    model = ScriptedModel(
+        [Reply(words=words, pause=0.01, trouble=Trouble("dropped", times=2))]
+    )
     async with hands(config, model) as runtime:
         name = await runtime.new()
         seq = (await runtime.submit(name, "count")).seq
         await settled(runtime, name, seq)
-        rows = [row for row in await runtime.transcript(name) if row.kind == "assistant"]
-        assert brief(rows) == [("assistant", "cut", words)] * 2 + [("assistant", "", words)]
+        rows = [
+            row for row in await runtime.transcript(name) if row.kind == "assistant"
+        ]
+        assert brief(rows) == [("assistant", "cut", words)] * 2 + [
+            ("assistant", "", words)
+        ]
         assert len({*model.bodies}) == 1
-        assert [each.parts[0].text for each in await told(runtime, name, MessagePartial)] == [words] * 2
+        assert [
+            each.parts[0].text for each in await told(runtime, name, MessagePartial)
+        ] == [words] * 2
         await proved(runtime)
 
 
 class Broken(ScriptedModel):
     """A model with a bug."""
 
-    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
+    async def stream(
+        self, body: bytes, *, silence: float
+    ) -> AsyncGenerator[Piece, None]:
         yield Words("so far ")
         yield Words("so good")
         raise ZeroDivisionError
 
 
-async def test_a_surprise_inside_ends_the_run_with_a_sentence_and_keeps_the_text(config: Config) -> None:
+async def test_a_surprise_inside_ends_the_run_with_a_sentence_and_keeps_the_text(
+    config: Config,
+) -> None:
     """What the model had said is sealed; the log has the cause; the next message is answered."""
     async with Hands(config, models=[Broken([])], limits=QUICK) as runtime:
         name = await runtime.new()
         await settled(runtime, name, (await runtime.submit(name, "go")).seq)
         why = "Something went wrong inside Tenax; the log says what."
         shown = brief(await runtime.transcript(name))
-        assert shown[1:] == [("assistant", "cut", "so far so good"), ("marker", "failed", why)]
+        assert shown[1:] == [
+            ("assistant", "cut", "so far so good"),
+            ("marker", "failed", why),
+        ]
     async with hands(config, ["no", "fine"]) as runtime:
         await settled(runtime, name, (await runtime.submit(name, "again")).seq)
         assert prose(await runtime.transcript(name))[-1] == "fine"
         await proved(runtime)
 
 
-LONG = f"{'word' * 256} " * (BODY_BYTES_MAX // 1025 + 1)  # in long words: each is a piece of the stream
+# in long words: each is a piece of the stream
+LONG = f"{'word' * 256} " * (BODY_BYTES_MAX // 1025 + 1)
 ENDLESS = {
     "words": Reply(words=LONG),
     "thoughts": Reply(words="Hm.", thoughts=LONG),
@@ -865,10 +1036,16 @@ async def test_an_answer_that_is_longer_than_any_ends_the_run_with_a_sentence(
 FAILURES: dict[str, tuple[Reply, str]] = {
     "401": (Reply(trouble=Trouble("key", times=1)), "does not accept the key"),
     "429": (Reply(trouble=Trouble("rate", times=3)), "takes no more requests"),
-    "500": (Reply(trouble=Trouble("server", times=3)), "has trouble of its own (status 500)"),
+    "500": (
+        Reply(trouble=Trouble("server", times=3)),
+        "has trouble of its own (status 500)",
+    ),
     "dropped": (Reply(words="half of", trouble=Trouble("dropped", times=3)), "."),
     "malformed": (Reply(trouble=Trouble("malformed", times=3)), "."),
-    "overflow": (Reply(trouble=Trouble("overflow", limit=10, times=2)), "longer than the context"),
+    "overflow": (
+        Reply(trouble=Trouble("overflow", limit=10, times=2)),
+        "longer than the context",
+    ),
 }
 
 
@@ -890,7 +1067,11 @@ async def test_every_failure_of_a_provider_ends_in_a_sentence_and_one_can_go_on(
             assert end.outcome == "failed"
             assert sentence in end.why
             assert "hunter2" not in end.why
-            assert brief(await runtime.transcript(name))[-1] == ("marker", "failed", end.why)
+            assert brief(await runtime.transcript(name))[-1] == (
+                "marker",
+                "failed",
+                end.why,
+            )
             assert (await told(runtime, name, ModelFailed))[-1].wait is None
             await settled(runtime, name, (await runtime.submit(name, "again")).seq)
             assert await outcomes(runtime, name) == ["failed", "completed"]
@@ -904,10 +1085,18 @@ async def test_what_the_model_saw_is_byte_for_byte_what_was_sent(
     """A long run with steers, retries, tools, a stop and queued messages: each request is rendered again the same."""
     script = Script(
         [
-            Reply(words="let me see", calls=[Call("look", {"text": "a"}), Call("note", {"text": "b"})]),
-            Reply(thoughts="hm", calls=[Call("note", {"text": "fail"})], trouble=Trouble("server", times=1)),
+            Reply(
+                words="let me see",
+                calls=[Call("look", {"text": "a"}), Call("note", {"text": "b"})],
+            ),
+            Reply(
+                thoughts="hm",
+                calls=[Call("note", {"text": "fail"})],
+                trouble=Trouble("server", times=1),
+            ),
             Reply(words="half ", pause=0.01, trouble=Trouble("dropped", times=1)),
-            Reply(words="on and on " * 200, pause=0.02, hang=True),  # until it is stopped
+            # until it is stopped
+            Reply(words="on and on " * 200, pause=0.02, hang=True),
             Reply(words="fourth"),
             Reply(words="fifth"),
         ],
@@ -923,7 +1112,9 @@ async def test_what_the_model_saw_is_byte_for_byte_what_was_sent(
     log = notes.with_name("provider.log")
     async with Provider(script, log=log) as provider:
         models = [connect(settings(api, provider.url))]
-        async with Hands(config, models=models, limits=QUICK).with_tools(*tools) as runtime:
+        async with Hands(config, models=models, limits=QUICK).with_tools(
+            *tools
+        ) as runtime:
             name = await runtime.new()
             steps.append(lambda: runtime.submit(name, "be quick", how="steer"))
             await settled(runtime, name, (await runtime.submit(name, "go")).seq)
@@ -934,9 +1125,15 @@ async def test_what_the_model_saw_is_byte_for_byte_what_was_sent(
             seq = (await runtime.submit(name, "and now")).seq
             await settled(runtime, name, seq)
             requests = await events_of(runtime, name, "model.requested")
-            assert [await runtime.seen(name, each.seq) for each in requests] == provider.bodies
+            assert [
+                await runtime.seen(name, each.seq) for each in requests
+            ] == provider.bodies
             assert len(requests) >= 6
-            assert await outcomes(runtime, name) == ["completed", "cancelled", "completed"]
+            assert await outcomes(runtime, name) == [
+                "completed",
+                "cancelled",
+                "completed",
+            ]
             await proved(runtime)
 
 
@@ -945,7 +1142,11 @@ async def test_however_often_settings_change_a_model_is_reached_over_the_same_co
 ) -> None:
     """In a process that runs for months every rule that is made is such a change."""
     async with Provider(Script([Reply("hi")])) as model:
-        env = {"OPENAI_BASE_URL": f"{model.url}/v1", "TENAX_MODEL": "m", "TENAX_MEMORY_REVIEW": "false"}
+        env = {
+            "OPENAI_BASE_URL": f"{model.url}/v1",
+            "TENAX_MODEL": "m",
+            "TENAX_MEMORY_REVIEW": "false",
+        }
         config = config_of(config.store_url, tmp_path, **env)
         async with Runtime(config) as runtime:
             name = await runtime.new()
@@ -953,7 +1154,9 @@ async def test_however_often_settings_change_a_model_is_reached_over_the_same_co
             await settled(runtime, name, (await runtime.submit(name, "hello")).seq)
             before = sockets()
             for n in range(20):
-                await runtime.configure(replace(config, rules=(Rule("allow", f"tool{n}"),)))
+                await runtime.configure(
+                    replace(config, rules=(Rule("allow", f"tool{n}"),))
+                )
                 await settled(runtime, name, (await runtime.submit(name, "hello")).seq)
             assert sockets() - before < 10
 

@@ -17,7 +17,13 @@ import tenax
 from tenax.clock import SystemClock
 from tenax.config import Config
 from tenax.errors import Gone, InvalidInput, NoSuchConversation
-from tenax.events import ApprovalAnswered, ApprovalAsked, MessageUser, RunFinished, ToolFinished
+from tenax.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    MessageUser,
+    RunFinished,
+    ToolFinished,
+)
 from tenax.journal import LOCAL_USER, Journal
 from tenax.journal.check import verify
 from tenax.journal.schedules import SCHEDULES_MAX, Schedule, Schedules
@@ -28,7 +34,13 @@ from tenax.testing import SimClock
 from tenax.testing.contract.base import begin
 from tests.support.children import Child, Teller, finish_all
 from tests.support.runs import Hands, Note, config_of, outcomes, told, until
-from tests.support.turns import _die_after, all_answered, new_conversation, set_up, wait_for
+from tests.support.turns import (
+    _die_after,
+    all_answered,
+    new_conversation,
+    set_up,
+    wait_for,
+)
 
 BERLIN = ZoneInfo("Europe/Berlin")
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
@@ -83,9 +95,15 @@ async def test_every_weekday_at_eight_is_asked_once_each_and_answered(
     async with talking(config, journal) as runtime:
         name = await runtime.new()
         made = await runtime.schedules.add(
-            "Say good morning.", "Every weekday at 8", conversation=name, zone="Europe/Berlin"
+            "Say good morning.",
+            "Every weekday at 8",
+            conversation=name,
+            zone="Europe/Berlin",
         )
-        assert (made.when, made.due) == ("every weekday at 08:00", us("2026-11-16 08:00"))
+        assert (made.when, made.due) == (
+            "every weekday at 08:00",
+            us("2026-11-16 08:00"),
+        )
         clock.set_wall(us("2026-11-16 07:59"))
         assert await runtime.schedules.fire() == 0
         clock.set_wall(us("2026-11-16 08:00"))
@@ -101,7 +119,10 @@ async def test_every_weekday_at_eight_is_asked_once_each_and_answered(
         assert await outcomes(runtime, name) == ["completed"] * 2
         assert dues(journal) == [us("2026-11-18 08:00")]
         rows = await runtime.transcript(name)
-        assert [(row.kind, row.author) for row in rows[:2]] == [("user", "system"), ("assistant", "")]
+        assert [(row.kind, row.author) for row in rows[:2]] == [
+            ("user", "system"),
+            ("assistant", ""),
+        ]
 
 
 class Patient(ScriptedModel):
@@ -111,7 +132,9 @@ class Patient(ScriptedModel):
         super().__init__(["Good morning."] * 9)
         self.go = asyncio.Event()
 
-    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
+    async def stream(
+        self, body: bytes, *, silence: float
+    ) -> AsyncGenerator[Piece, None]:
         await self.go.wait()
         async for piece in super().stream(body, silence=silence):
             yield piece
@@ -122,11 +145,17 @@ async def test_what_was_missed_runs_once_late_and_says_so(
 ) -> None:
     """A week nobody was there; a schedule for one time is over after it, and its words are gone with it."""
     model = Patient()
-    async with Runtime(config, journal=journal, models=[model], serves=False) as runtime:
+    async with Runtime(
+        config, journal=journal, models=[model], serves=False
+    ) as runtime:
         name = await runtime.new()
         add = runtime.schedules.add
-        await add("Every day.", "every day at 8", conversation=name, zone="Europe/Berlin")
-        once = await add("Only once.", "tomorrow at 9", conversation=name, zone="Europe/Berlin")
+        await add(
+            "Every day.", "every day at 8", conversation=name, zone="Europe/Berlin"
+        )
+        once = await add(
+            "Only once.", "tomorrow at 9", conversation=name, zone="Europe/Berlin"
+        )
         clock.set_wall(us("2026-11-20 08:30"))
         assert await runtime.schedules.fire() == 1
         assert (await runtime.schedules.all())[
@@ -141,9 +170,9 @@ async def test_what_was_missed_runs_once_late_and_says_so(
             in daily
         )
         assert "[It runs 5 days late. It runs once.]\n\nOnly once." in single
-        assert [(each.schedule.words, each.waits) for each in await runtime.schedules.all()] == [
-            ("Every day.", "")
-        ]
+        assert [
+            (each.schedule.words, each.waits) for each in await runtime.schedules.all()
+        ] == [("Every day.", "")]
         assert dues(journal) == [us("2026-11-21 08:00")]
         over = Schedules(journal).get(once.id)
         assert over is not None
@@ -158,7 +187,12 @@ async def test_what_was_missed_runs_once_late_and_says_so(
     ],
 )
 async def test_a_clock_that_was_a_year_ahead_silences_nothing(
-    config: Config, journal: Journal, clock: SimClock, when: str, next_time: str, after_it: str
+    config: Config,
+    journal: Journal,
+    clock: SimClock,
+    when: str,
+    next_time: str,
+    after_it: str,
 ) -> None:
     """What was asked then is not asked again; the next time is of the clock as it is now, also for one made meanwhile."""
     async with talking(config, journal) as runtime:
@@ -175,11 +209,17 @@ async def test_a_clock_that_was_a_year_ahead_silences_nothing(
         assert dues(journal) == [us(next_time)] * 2
         clock.set_wall(us(next_time))
         assert [await runtime.schedules.fire() for _ in range(2)] == [2, 0]
-        assert (len(await asked(runtime, name)), len(await asked(runtime, other))) == (1, 1)
+        assert (len(await asked(runtime, name)), len(await asked(runtime, other))) == (
+            1,
+            1,
+        )
         assert dues(journal) == [us(after_it)] * 2
         clock.set_wall(us(after_it))
         assert await runtime.schedules.fire() == 2
-        assert (len(await asked(runtime, name)), len(await asked(runtime, other))) == (2, 2)
+        assert (len(await asked(runtime, name)), len(await asked(runtime, other))) == (
+            2,
+            2,
+        )
 
 
 async def test_a_server_finds_by_itself_that_the_clock_was_put_back(
@@ -187,10 +227,14 @@ async def test_a_server_finds_by_itself_that_the_clock_was_put_back(
 ) -> None:
     """Nothing is due, so nothing but the look at the clock brings the schedule back; a small step back changes nothing."""
     clock.set_wall(us("2026-11-14 08:00"))
-    async with Runtime(config, journal=journal, models=[ScriptedModel(["Yes."])]) as runtime:
+    async with Runtime(
+        config, journal=journal, models=[ScriptedModel(["Yes."])]
+    ) as runtime:
         name = await runtime.new()
         add = runtime.schedules.add
-        made = await add("Look.", "every day at 8", conversation=name, zone="Europe/Berlin")
+        made = await add(
+            "Look.", "every day at 8", conversation=name, zone="Europe/Berlin"
+        )
         clock.set_wall(us("2026-11-14 07:59"))
         clock.advance(1.0)
         assert await runtime.schedules.fire() == 0
@@ -208,7 +252,9 @@ async def test_a_process_that_died_before_it_went_on_asks_nothing_twice_and_leav
     """The message stands, the schedule does not know: it goes on from there, and what was missed since runs once."""
     async with talking(config, journal) as runtime:
         name = await runtime.new()
-        made = await runtime.schedules.add("Look.", "every day at 8", conversation=name, zone="Europe/Berlin")
+        made = await runtime.schedules.add(
+            "Look.", "every day at 8", conversation=name, zone="Europe/Berlin"
+        )
         clock.set_wall(us("2026-11-14 08:00"))
         message = MessageUser([Text("asked by who died")], ask=True, system=True)
         await runtime.journal.append(name, [message], dedup=made.once)
@@ -227,19 +273,28 @@ async def test_a_process_that_died_before_it_went_on_asks_nothing_twice_and_leav
         assert dues(journal) == [us("2026-11-18 08:00")]
 
 
-async def test_two_that_ask_at_once_ask_once(config: Config, journal: Journal, clock: SimClock) -> None:
+async def test_two_that_ask_at_once_ask_once(
+    config: Config, journal: Journal, clock: SimClock
+) -> None:
     """Their clocks differ, so they would say different things: one is stored, and both go on from it."""
     ahead = SimClock(clock.now_us() + 20 * 60_000_000)
     async with talking(config, journal) as first:
-        names = [(await first.schedules.add("Look.", "in 10 minutes")).conversation for _ in range(12)]
+        names = [
+            (await first.schedules.add("Look.", "in 10 minutes")).conversation
+            for _ in range(12)
+        ]
         clock.advance(12 * MINUTE)
         with tenax.open(config.store_url, user=LOCAL_USER, clock=ahead) as other:
             async with talking(config, other) as second:
-                moved = await asyncio.gather(first.schedules.fire(), second.schedules.fire())
+                moved = await asyncio.gather(
+                    first.schedules.fire(), second.schedules.fire()
+                )
                 assert sum(moved) == len(names)
                 assert dues(journal) == []
                 for name in names:
-                    await asyncio.gather(first.lanes.idle(name), second.lanes.idle(name))
+                    await asyncio.gather(
+                        first.lanes.idle(name), second.lanes.idle(name)
+                    )
                     assert len(await asked(first, name)) == 1
 
 
@@ -259,7 +314,10 @@ async def test_where_nobody_can_answer_it_waits_and_says_so(
         (plan,) = await runtime.schedules.all()
         assert plan.waits == "It is due, and runs once `tenax serve` does."
         assert await runtime.schedules.fire() == 1
-        assert "[It runs 100 minutes late. It runs once.]" in (await asked(runtime, made.conversation))[0]
+        assert (
+            "[It runs 100 minutes late. It runs once.]"
+            in (await asked(runtime, made.conversation))[0]
+        )
 
 
 async def test_a_conversation_that_cannot_be_written_to_holds_up_no_other(
@@ -269,26 +327,38 @@ async def test_a_conversation_that_cannot_be_written_to_holds_up_no_other(
     newer, name = begin(journal), begin(journal)
     async with talking(config, journal) as runtime:
         for each in (newer, name):
-            await runtime.schedules.add("Water the plants.", "in 20 minutes", conversation=each)
+            await runtime.schedules.add(
+                "Water the plants.", "in 20 minutes", conversation=each
+            )
         with journal.store.transaction() as tx:
             state = next(iter(journal.store.heads(tx, [(LOCAL_USER, newer)]).values()))
             known, state.version = state.version, state.version + 1
-            tx.run("put_head", {"conversation": state.num, **msgspec.structs.asdict(state)})
+            tx.run(
+                "put_head", {"conversation": state.num, **msgspec.structs.asdict(state)}
+            )
         clock.advance(HOUR)
         assert await runtime.schedules.fire() == 1
         assert len(await asked(runtime, name)) == 1
         with journal.store.transaction() as tx:
             state = next(iter(journal.store.heads(tx, [(LOCAL_USER, newer)]).values()))
             state.version = known
-            tx.run("put_head", {"conversation": state.num, **msgspec.structs.asdict(state)})
+            tx.run(
+                "put_head", {"conversation": state.num, **msgspec.structs.asdict(state)}
+            )
 
 
 async def test_a_question_to_the_person_is_not_answered_by_a_schedule(
     config: Config, journal: Journal, clock: SimClock, tmp_path: Path
 ) -> None:
     """However often it was due meanwhile, it comes once, after the answer."""
-    script: list[Reply | str] = [Reply(calls=[Call("note", {"text": "x"})]), "Done.", "And this."]
-    runtime = Hands(config, journal=journal, models=[ScriptedModel(script)], serves=False)
+    script: list[Reply | str] = [
+        Reply(calls=[Call("note", {"text": "x"})]),
+        "Done.",
+        "And this.",
+    ]
+    runtime = Hands(
+        config, journal=journal, models=[ScriptedModel(script)], serves=False
+    )
     async with runtime.with_tools(Note(tmp_path / "n", asks=True)):
         name = await runtime.new()
         await runtime.schedules.add("Look.", "every 5 minutes", conversation=name)
@@ -303,7 +373,9 @@ async def test_a_question_to_the_person_is_not_answered_by_a_schedule(
         await runtime.lanes.idle(name)
         assert await runtime.schedules.fire() == 1
         assert len(await asked(runtime, name)) == 1
-        assert [each.answer for each in await told(runtime, name, ApprovalAnswered)] == ["once"]
+        assert [
+            each.answer for each in await told(runtime, name, ApprovalAnswered)
+        ] == ["once"]
         assert await outcomes(runtime, name) == ["completed"] * 2
 
 
@@ -313,9 +385,13 @@ async def test_a_schedule_goes_with_its_conversation_and_with_the_words_that_ask
     """Deleted or erased: nothing is left of it, and nothing is asked. A deleted conversation takes no new one."""
     async with talking(config, journal) as runtime:
         first, second = [await runtime.new() for _ in range(2)]
-        (asking,) = await runtime.journal.append(second, [MessageUser([Text("Daily, please.")])])
+        (asking,) = await runtime.journal.append(
+            second, [MessageUser([Text("Daily, please.")])]
+        )
         for name, seq in ((first, None), (second, asking.seq)):
-            await runtime.schedules.add("Look.", "every day at 8", conversation=name, message=seq)
+            await runtime.schedules.add(
+                "Look.", "every day at 8", conversation=name, message=seq
+            )
         await runtime.delete(first)
         assert [each.conversation for each in Schedules(journal).all()] == [second]
         await runtime.erase(second, [asking.seq])
@@ -332,7 +408,9 @@ async def test_a_user_has_only_their_own(config: Config, journal: Journal) -> No
         made = await runtime.schedules.add("Mine.", "every hour")
         async with talking(config, journal.of("berta")) as berta:
             with pytest.raises(NoSuchConversation):
-                await berta.schedules.add("x", "every hour", conversation=made.conversation)
+                await berta.schedules.add(
+                    "x", "every hour", conversation=made.conversation
+                )
             with pytest.raises(NoSuchConversation):
                 await berta.schedules.remove(made.id)
             assert await berta.schedules.all() == []
@@ -388,7 +466,9 @@ async def test_the_model_makes_one_if_the_person_allows_it(
         assert made.due == us("2026-11-13 09:20")
         key = f"{name}:{first.message}:{first.call}"
         assert (
-            await runtime.schedules.add("Water!", "in 20 minutes", conversation=name, key=key)
+            await runtime.schedules.add(
+                "Water!", "in 20 minutes", conversation=name, key=key
+            )
         ).id == made.id
         clock.advance(6 * MINUTE)
         await allow(runtime, name, 2)
@@ -409,8 +489,11 @@ async def test_the_model_makes_one_if_the_person_allows_it(
         assert (result.outcome, result.text[:21]) == ("failed", "There is no schedule ")
         assert len(Schedules(journal).all()) == 1
         await runtime.schedules.remove(made.id)
-        again = await runtime.schedules.add("Water!", "in 20 minutes", conversation=name, key=key)
-        assert (again.id, again.due) == (made.id, None)  # the same call again makes no second one
+        again = await runtime.schedules.add(
+            "Water!", "in 20 minutes", conversation=name, key=key
+        )
+        # the same call again makes no second one
+        assert (again.id, again.due) == (made.id, None)
         with pytest.raises(NoSuchConversation):
             await runtime.schedules.remove(made.id)
 
@@ -418,7 +501,9 @@ async def test_the_model_makes_one_if_the_person_allows_it(
 # -- real processes ------------------------------------------------------------------------------------------------
 
 
-def serve(teller: Teller, url: str, home: str, names: list[str], kind: str = "") -> None:
+def serve(
+    teller: Teller, url: str, home: str, names: list[str], kind: str = ""
+) -> None:
     """A server's runtime, until all of these conversations are answered. It dies after the first event of a kind."""
     _die_after(kind, 1)
 
@@ -463,7 +548,9 @@ def test_of_several_hosts_one_asks(store_url: str, tmp_path: Path) -> None:
         assert verify(journal).problems == []
 
 
-def test_a_kill_between_asking_and_going_on_asks_nothing_twice(store_url: str, tmp_path: Path) -> None:
+def test_a_kill_between_asking_and_going_on_asks_nothing_twice(
+    store_url: str, tmp_path: Path
+) -> None:
     """`kill -9` right after the message was stored; the next process answers it, and the schedule is over."""
     set_up(tmp_path, [Reply("Yes.")])
     name = new_conversation(store_url)

@@ -37,7 +37,9 @@ async def journal() -> AsyncIterator[AsyncJournal]:
 
 
 async def talk(
-    journal: AsyncJournal, asked: str = "How do I grow tomatoes?", answered: str = "With sun."
+    journal: AsyncJournal,
+    asked: str = "How do I grow tomatoes?",
+    answered: str = "With sun.",
 ) -> str:
     """A conversation with one answered question."""
     name = journal.ids.conversation()
@@ -70,7 +72,11 @@ class Meanwhile(ScriptedModel):
 
 async def test_the_first_answer_gives_a_title(journal: AsyncJournal) -> None:
     """Made of the first message and the start of the answer; its tokens stand in the ledger."""
-    name = await talk(journal, "How do I grow " + "very " * 5000 + "red tomatoes?", "With sun. " * 5000)
+    name = await talk(
+        journal,
+        "How do I grow " + "very " * 5000 + "red tomatoes?",
+        "With sun. " * 5000,
+    )
     model = titles('"Growing tomatoes."\n')
     assert await give_title(journal, model, name, silence=SECONDS) == "Growing tomatoes"
     assert await title_of(journal, name) == "Growing tomatoes"
@@ -98,7 +104,9 @@ async def test_a_conversation_with_a_title_is_left_alone(journal: AsyncJournal) 
     assert await title_of(journal, name) == "Mine"
 
 
-async def test_a_title_that_a_person_gave_meanwhile_stays(journal: AsyncJournal) -> None:
+async def test_a_title_that_a_person_gave_meanwhile_stays(
+    journal: AsyncJournal,
+) -> None:
     """The model comes too late; its tokens count all the same."""
     name = await talk(journal)
     model = Meanwhile(lambda: journal.append(name, [ConversationTitled("Mine")]))
@@ -107,10 +115,14 @@ async def test_a_title_that_a_person_gave_meanwhile_stays(journal: AsyncJournal)
     assert (await journal.spent(name)).output > 0
 
 
-async def test_a_conversation_that_went_on_meanwhile_gets_its_title(journal: AsyncJournal) -> None:
+async def test_a_conversation_that_went_on_meanwhile_gets_its_title(
+    journal: AsyncJournal,
+) -> None:
     """More messages change nothing in what it is about."""
     name = await talk(journal)
-    model = Meanwhile(lambda: journal.append(name, [MessageUser([Text("And basil?")], ask=True)]))
+    model = Meanwhile(
+        lambda: journal.append(name, [MessageUser([Text("And basil?")], ask=True)])
+    )
     assert await give_title(journal, model, name, silence=SECONDS) == "Growing tomatoes"
 
 
@@ -122,11 +134,18 @@ async def test_words_that_were_taken_back_give_no_title(journal: AsyncJournal) -
 
     async def undo(name: str) -> None:
         stretch = (await journal.head(name)).stretch or ""
-        await journal.apart(lambda: SessionDB(journal=journal.journal).undo(stretch, None))
+        await journal.apart(
+            lambda: SessionDB(journal=journal.journal).undo(stretch, None)
+        )
 
     for work in (erase, undo):
         name = await talk(journal)
-        assert await give_title(journal, Meanwhile(partial(work, name)), name, silence=SECONDS) is None
+        assert (
+            await give_title(
+                journal, Meanwhile(partial(work, name)), name, silence=SECONDS
+            )
+            is None
+        )
         assert await title_of(journal, name) is None
 
 
@@ -141,7 +160,9 @@ async def test_words_that_were_taken_back_give_no_title(journal: AsyncJournal) -
         Reply(words="late late late", pause=0.2),
     ],
 )
-async def test_whatever_goes_wrong_nothing_changes(journal: AsyncJournal, reply: Reply) -> None:
+async def test_whatever_goes_wrong_nothing_changes(
+    journal: AsyncJournal, reply: Reply
+) -> None:
     """A failure, an endless answer, none, or one that comes too late."""
     name = await talk(journal)
     model: Model = titles(reply)
@@ -176,13 +197,17 @@ def test_a_title_is_clean(said: str, title: str) -> None:
     assert len(clean(said)) <= 80
 
 
-async def test_a_conversation_with_a_connected_model_gets_a_title_by_itself(tmp_path: Path) -> None:
+async def test_a_conversation_with_a_connected_model_gets_a_title_by_itself(
+    tmp_path: Path,
+) -> None:
     """After its first answer, while nobody waits; a script and the practice model are not asked for one."""
     async with Provider(["Growing tomatoes"]) as provider:
         (tmp_path / "config.toml").write_text(
             f'[models.main]\napi = "openai"\nurl = "{provider.url}/v1"\nname = "m"\n'
         )
-        async with Runtime(config_of(f"sqlite:///{tmp_path / 'tenax.db'}", tmp_path)) as runtime:
+        async with Runtime(
+            config_of(f"sqlite:///{tmp_path / 'tenax.db'}", tmp_path)
+        ) as runtime:
             name = await runtime.new()
             await runtime.submit(name, "How do I grow tomatoes?")
             async with asyncio.timeout(SECONDS):

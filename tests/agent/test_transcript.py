@@ -59,7 +59,9 @@ class Talk:
         return self.add(ModelRequested(head, "", "m", 1.0, list(inputs)), run=run)
 
     def answer(self, run: str, words: str, *calls: ToolCall) -> int:
-        return self.add(MessageAssistant([Text(words), *calls], self.request(run)), run=run)
+        return self.add(
+            MessageAssistant([Text(words), *calls], self.request(run)), run=run
+        )
 
     def finish(self, run: str, outcome: str = "completed") -> None:
         self.add(RunFinished(outcome, "why"), run=run)  # type: ignore[arg-type]
@@ -91,7 +93,9 @@ def talk() -> Iterator[Talk]:
         yield Talk(journal)
 
 
-def test_an_input_that_waits_stands_at_the_end_and_then_where_it_was_taken(talk: Talk) -> None:
+def test_an_input_that_waits_stands_at_the_end_and_then_where_it_was_taken(
+    talk: Talk,
+) -> None:
     """While an answer is written below the first question, the second one waits under it; a steer moves into the run."""
     talk.start("r1", talk.ask("first"))
     request = talk.request("r1")
@@ -104,7 +108,10 @@ def test_an_input_that_waits_stands_at_the_end_and_then_where_it_was_taken(talk:
         ("user", "queued", "second"),
         ("user", "steering", "and quickly"),
     ]
-    talk.add(MessageAssistant([Text("an answer"), ToolCall("k", "clock", "{}")], request), run="r1")
+    talk.add(
+        MessageAssistant([Text("an answer"), ToolCall("k", "clock", "{}")], request),
+        run="r1",
+    )
     talk.add(ToolFinished(talk.journal.head(NAME).head, "k", "done", "noon"), run="r1")
     again = talk.request("r1", steer)
     talk.add(MessageAssistant([Text("a quick answer")], again), run="r1")
@@ -124,12 +131,20 @@ def test_an_input_that_waits_stands_at_the_end_and_then_where_it_was_taken(talk:
 
 
 @pytest.mark.parametrize("finish", ["length", "max_tokens"])
-def test_an_answer_that_its_model_had_to_end_is_not_shown_as_whole(talk: Talk, finish: str) -> None:
+def test_an_answer_that_its_model_had_to_end_is_not_shown_as_whole(
+    talk: Talk, finish: str
+) -> None:
     """A model that reached the longest answer it may give stops in mid-sentence; both wire formats say so."""
     talk.start("r1", talk.ask("a long story"))
-    talk.add(MessageAssistant([Text("There once was a")], talk.request("r1"), finish=finish), run="r1")
+    talk.add(
+        MessageAssistant([Text("There once was a")], talk.request("r1"), finish=finish),
+        run="r1",
+    )
     talk.finish("r1")
-    assert talk.rows() == [("user", "", "a long story"), ("assistant", "full", "There once was a")]
+    assert talk.rows() == [
+        ("user", "", "a long story"),
+        ("assistant", "full", "There once was a"),
+    ]
 
 
 def interrupted(talk: Talk, run: str = "r1", words: str = "half an ans") -> int:
@@ -138,7 +153,11 @@ def interrupted(talk: Talk, run: str = "r1", words: str = "half an ans") -> int:
     talk.start(run, asked)
     request = talk.request(run)
     talk.add(ReplyDelta(request, 0, words))
-    talk.add(MessagePartial([Text(words)], request), RunFinished("interrupted", "gone"), run=run)
+    talk.add(
+        MessagePartial([Text(words)], request),
+        RunFinished("interrupted", "gone"),
+        run=run,
+    )
     return request
 
 
@@ -165,36 +184,70 @@ def test_late_output_stands_under_its_input_and_above_its_marker(talk: Talk) -> 
     talk.add(MessageAssistant([Text("the whole answer")], request), run="r2")
     talk.finish("r2")
     talk.add(RunLate(4, "token", {"text": " and the end"}), run="r1")
-    assert [row[1] for row in talk.rows() if row[0] == "assistant"] == ["earlier"] * 3 + [""]
+    assert [row[1] for row in talk.rows() if row[0] == "assistant"] == [
+        "earlier"
+    ] * 3 + [""]
 
 
-def test_the_earlier_attempt_is_folded_away_only_when_the_next_one_has_answered(talk: Talk) -> None:
+def test_the_earlier_attempt_is_folded_away_only_when_the_next_one_has_answered(
+    talk: Talk,
+) -> None:
     """Two attempts that were cut off stay open to read until the third has come to its end."""
     interrupted(talk)
     talk.start("r2", resumes="r1")
     request = talk.request("r2")
-    talk.add(MessagePartial([Text("again half")], request), RunFinished("interrupted", "gone"), run="r2")
+    talk.add(
+        MessagePartial([Text("again half")], request),
+        RunFinished("interrupted", "gone"),
+        run="r2",
+    )
     assert [row[1] for row in talk.rows() if row[0] == "assistant"] == ["cut", "cut"]
     talk.start("r3", resumes="r2")
     talk.answer("r3", "the answer")
-    assert [row[1] for row in talk.rows() if row[0] == "assistant"] == ["cut", "cut", ""]
+    assert [row[1] for row in talk.rows() if row[0] == "assistant"] == [
+        "cut",
+        "cut",
+        "",
+    ]
     talk.finish("r3")
-    assert [row[1] for row in talk.rows() if row[0] == "assistant"] == ["earlier", "earlier", ""]
+    assert [row[1] for row in talk.rows() if row[0] == "assistant"] == [
+        "earlier",
+        "earlier",
+        "",
+    ]
 
 
-def test_the_model_sees_cut_off_text_once_and_only_if_the_run_was_not_resumed(talk: Talk) -> None:
+def test_the_model_sees_cut_off_text_once_and_only_if_the_run_was_not_resumed(
+    talk: Talk,
+) -> None:
     """With what came late, marked as cut off; nothing of it when the step is asked again."""
     interrupted(talk)
     talk.add(RunLate(0, "token", {"text": "wer"}), run="r1")
     second = talk.ask("and now?")
     talk.start("r2", second)
-    assert talk.request_texts() == ["the question", f"half an answer{CUT_NOTE}", "and now?"]
+    assert talk.request_texts() == [
+        "the question",
+        f"half an answer{CUT_NOTE}",
+        "and now?",
+    ]
     talk.add(RunLate(1, "token", {"text": " too late"}), run="r1")
-    assert talk.request_texts() == ["the question", f"half an answer{CUT_NOTE}", "and now?"]
+    assert talk.request_texts() == [
+        "the question",
+        f"half an answer{CUT_NOTE}",
+        "and now?",
+    ]
     request = talk.request("r2")
-    talk.add(MessagePartial([Text("cut again")], request), RunFinished("interrupted", "gone"), run="r2")
+    talk.add(
+        MessagePartial([Text("cut again")], request),
+        RunFinished("interrupted", "gone"),
+        run="r2",
+    )
     talk.start("r3", resumes="r2")
-    assert talk.request_texts() == ["the question", f"half an answer{CUT_NOTE}", "and now?"]
+    assert talk.request_texts() == [
+        "the question",
+        f"half an answer{CUT_NOTE}",
+        "and now?",
+    ]
 
 
 def test_late_text_of_a_run_that_had_none_is_seen_by_the_model_too(talk: Talk) -> None:
@@ -204,13 +257,19 @@ def test_late_text_of_a_run_that_had_none_is_seen_by_the_model_too(talk: Talk) -
     talk.finish("r1", "interrupted")
     talk.add(RunLate(0, "token", {"text": "an answer after all"}), run="r1")
     talk.start("r2", talk.ask("well?"))
-    assert talk.request_texts() == ["the question", f"an answer after all{CUT_NOTE}", "well?"]
+    assert talk.request_texts() == [
+        "the question",
+        f"an answer after all{CUT_NOTE}",
+        "well?",
+    ]
 
 
 def test_finished_steps_of_an_interrupted_run_are_always_seen(talk: Talk) -> None:
     """A result that came is there; a call without one says so; one that came too late stands at the end, once."""
     talk.start("r1", talk.ask("the question"))
-    step = talk.answer("r1", "let me see", ToolCall("a", "clock", "{}"), ToolCall("b", "clock", "{}"))
+    step = talk.answer(
+        "r1", "let me see", ToolCall("a", "clock", "{}"), ToolCall("b", "clock", "{}")
+    )
     talk.add(ToolStarted(step, "a", "clock", "once", 5.0), run="r1")
     talk.add(ToolFinished(step, "a", "done", "noon"), run="r1")
     talk.finish("r1", "interrupted")
@@ -223,18 +282,28 @@ def test_finished_steps_of_an_interrupted_run_are_always_seen(talk: Talk) -> Non
     assert "midnight" in talk.request_texts()[-1]
 
 
-def test_what_others_write_while_a_tool_works_stands_after_its_result(talk: Talk) -> None:
+def test_what_others_write_while_a_tool_works_stands_after_its_result(
+    talk: Talk,
+) -> None:
     """Providers refuse a call that is not followed by its result."""
     talk.start("r1", talk.ask("the question"))
     step = talk.answer("r1", "let me see", ToolCall("a", "clock", "{}"))
     talk.add(MessageUser([Text("from elsewhere")]))
     talk.add(MessageAssistant([Text("and an answer from elsewhere")]))
     talk.add(ToolFinished(step, "a", "done", "noon"), run="r1")
-    texts = ["the question", "let me see", "noon", "from elsewhere", "and an answer from elsewhere"]
+    texts = [
+        "the question",
+        "let me see",
+        "noon",
+        "from elsewhere",
+        "and an answer from elsewhere",
+    ]
     assert talk.request_texts() == texts
 
 
-def test_an_undo_in_the_middle_of_a_step_leaves_a_call_with_a_result(talk: Talk) -> None:
+def test_an_undo_in_the_middle_of_a_step_leaves_a_call_with_a_result(
+    talk: Talk,
+) -> None:
     """The call stays and its result is taken back: the model is told that there is none. Bringing it back brings it all."""
     talk.start("r1", talk.ask("the question"))
     step = talk.answer("r1", "let me see", ToolCall("a", "clock", "{}"))
@@ -263,13 +332,21 @@ def test_a_tools_card_goes_through_its_states(talk: Talk) -> None:
             talk.add(event, run="r1")
         card = next(row for row in talk.fold().rows if row.kind == "tool")
         states.append((card.id, card.key, card.state))
-    assert [each[2] for each in states] == ["waiting", "asks", "approved", "running", "done"]
+    assert [each[2] for each in states] == [
+        "waiting",
+        "asks",
+        "approved",
+        "running",
+        "done",
+    ]
     assert len({each[:2] for each in states}) == 1
 
 
 def open_calls(talk: Talk, run: str) -> int:
     """A step with a call in each state that is no outcome."""
-    calls = [ToolCall(name, "write_file", "{}") for name in ("waits", "asks", "may", "runs")]
+    calls = [
+        ToolCall(name, "write_file", "{}") for name in ("waits", "asks", "may", "runs")
+    ]
     step = talk.answer(run, "hm", *calls)
     for name in ("asks", "may"):
         talk.add(ApprovalAsked(step, name, "write_file", "{}"), run=run)
@@ -287,7 +364,9 @@ ENDED = ["skipped", "skipped", "skipped", "unknown"]
 
 
 @pytest.mark.parametrize("outcome", ["failed", "cancelled", "interrupted", "completed"])
-def test_calls_of_a_run_that_has_ended_are_under_way_no_more(talk: Talk, outcome: str) -> None:
+def test_calls_of_a_run_that_has_ended_are_under_way_no_more(
+    talk: Talk, outcome: str
+) -> None:
     """What was not begun was skipped; of what was begun nobody knows. An outcome that comes late is told."""
     talk.start("r1", talk.ask("write"))
     step = open_calls(talk, "r1")
@@ -314,7 +393,9 @@ def test_a_run_that_goes_on_takes_up_the_calls_that_were_left(talk: Talk) -> Non
     assert states(talk) == [*ENDED[:3], "done"]
 
 
-def test_a_late_call_without_an_end_is_not_shown_as_running_for_ever(talk: Talk) -> None:
+def test_a_late_call_without_an_end_is_not_shown_as_running_for_ever(
+    talk: Talk,
+) -> None:
     """Once no more output of its run comes."""
     talk.start("r1", talk.ask("write"))
     talk.finish("r1", "interrupted")
@@ -322,7 +403,9 @@ def test_a_late_call_without_an_end_is_not_shown_as_running_for_ever(talk: Talk)
     assert states(talk) == ["running"]
     talk.add(RunSealed(), run="r1")
     assert states(talk) == ["unknown"]
-    talk.add(RunLate(1, "tool_complete", {"name": "write_file", "text": "ok"}), run="r1")
+    talk.add(
+        RunLate(1, "tool_complete", {"name": "write_file", "text": "ok"}), run="r1"
+    )
     assert states(talk) == ["done"]
 
 
@@ -333,10 +416,17 @@ def test_a_retry_is_told_while_it_waits_and_gone_when_it_is_made(talk: Talk) -> 
     talk.add(failed, run="r1")
     assert talk.rows()[-1] == ("notice", "retrying", "It is on fire.")
     talk.add(ModelFailed(talk.request("r1"), "rate", "It is tired.", 3600.0), run="r1")
-    assert talk.rows()[-1] == ("notice", "retrying", "It is tired. It asks to wait for 60 minutes.")
+    assert talk.rows()[-1] == (
+        "notice",
+        "retrying",
+        "It is tired. It asks to wait for 60 minutes.",
+    )
     talk.add(ContextKept("It was no shorter.", 1), run="r1")
     talk.request("r1")
-    assert talk.rows() == [("user", "", "the question"), ("notice", "", "It was no shorter.")]
+    assert talk.rows() == [
+        ("user", "", "the question"),
+        ("notice", "", "It was no shorter."),
+    ]
 
 
 def test_erased_text_is_in_no_row_and_does_not_come_back(talk: Talk) -> None:

@@ -68,15 +68,26 @@ touches = "denied.txt"
 class Person:
     """One user with a runtime, and one of everything: each holds the word that the other may never see."""
 
-    def __init__(self, config: Config, runtime: Runtime, model: ScriptedModel, user: str) -> None:
+    def __init__(
+        self, config: Config, runtime: Runtime, model: ScriptedModel, user: str
+    ) -> None:
         self.runtime, self.model, self.user = runtime, model, user
         self.word, self.folder = WORDS[user], folder_of(config, user)
         self.said = f"My word is {self.word}."
-        self.talk, self.turn, self.blob, self.schedule, self.process, self.fact = "", "", "", "", "", ""
+        self.talk, self.turn, self.blob, self.schedule, self.process, self.fact = (
+            "",
+            "",
+            "",
+            "",
+            "",
+            "",
+        )
 
     async def do(self, *calls: Call) -> tuple[str, list[ToolFinished]]:
         """Let the model make these calls in a new conversation, allow each that is asked for; what came of them."""
-        self.model.script = Script([*(Reply(calls=[call]) for call in calls), Reply("Done.")])
+        self.model.script = Script(
+            [*(Reply(calls=[call]) for call in calls), Reply("Done.")]
+        )
         name = await self.runtime.new()
         seq = (await self.runtime.submit(name, "Go.")).seq
         async with asyncio.timeout(SECONDS):
@@ -87,7 +98,9 @@ class Person:
                 if not questions:
                     break
                 for question in questions:
-                    await self.runtime.answer(name, question.message, question.call, "once")
+                    await self.runtime.answer(
+                        name, question.message, question.call, "once"
+                    )
         return name, await told(self.runtime, name, ToolFinished)
 
     async def settle_in(self) -> None:
@@ -95,7 +108,9 @@ class Person:
         said = self.said
         skill = self.folder / ".tenax" / "skills" / "one"
         skill.mkdir(parents=True, exist_ok=True)
-        (skill / "SKILL.md").write_text(f"---\nname: skill-{self.user}\ndescription: {said}\n---\n{said}\n")
+        (skill / "SKILL.md").write_text(
+            f"---\nname: skill-{self.user}\ndescription: {said}\n---\n{said}\n"
+        )
         (self.folder / "AGENTS.md").write_text(f"{said}\n")
         for name in ("secret.txt", f"only-{self.user}.txt"):
             (self.folder / name).write_text(f"{said}\n")
@@ -112,7 +127,9 @@ class Person:
         assert isinstance(part, File)
         self.blob = part.blob
         self.fact = (await self.runtime.memory.add(said, by="person"))[0].id
-        made = await self.runtime.schedules.add(said, "every day at 8", conversation=self.talk, zone="UTC")
+        made = await self.runtime.schedules.add(
+            said, "every day at 8", conversation=self.talk, zone="UTC"
+        )
         self.schedule = made.id
 
     def files(self) -> dict[str, bytes]:
@@ -139,7 +156,14 @@ async def people(config: Config) -> AsyncIterator[dict[str, Person]]:
             model = ScriptedModel([])
             mine = None if journal is None else journal.of(user)
             limits = Limits(pause=0.01)
-            runtime = Runtime(config, user=user, journal=mine, models=[model], limits=limits, serves=False)
+            runtime = Runtime(
+                config,
+                user=user,
+                journal=mine,
+                models=[model],
+                limits=limits,
+                serves=False,
+            )
             await undo.enter_async_context(runtime)
             journal = journal or runtime.journal.journal
             found[user] = Person(config, runtime, model, user)
@@ -153,7 +177,14 @@ def tries(config: Config, other: Person) -> list[Call]:
     up = "../../../.."
     paths = [f"only-{other.user}.txt", str(other.folder / "secret.txt"), f"{up}/work/secret.txt", "users/bob/files/secret.txt",
              "../users/bob/files/secret.txt", f".tenax/skills/{other.user}/SKILL.md"]  # fmt: skip
-    places = [other.folder, other.folder.parent, data / "files", data / "users", data, data / "tenax.db"]
+    places = [
+        other.folder,
+        other.folder.parent,
+        data / "files",
+        data / "users",
+        data,
+        data / "tenax.db",
+    ]
     shown = " ".join(str(each) for each in places)
     look = f"cat {shown} {other.folder}/*; ls -laR {shown}; grep -rs 'My word' {shown} /tmp /home /root /srv /var; true"
     break_in = f"echo mine > {other.folder}/secret.txt; mkdir -p {other.folder}; rm -rf {other.folder}; ln -s {other.folder} way; cat way/secret.txt"
@@ -183,34 +214,53 @@ def tries(config: Config, other: Person) -> list[Call]:
 
 
 @pytest.mark.parametrize("user", [LOCAL_USER, BOB])
-async def test_no_tool_of_one_user_reaches_anything_of_the_other(config: Config, user: str) -> None:
+async def test_no_tool_of_one_user_reaches_anything_of_the_other(
+    config: Config, user: str
+) -> None:
     """Every tool there is, with the other's paths, ids and names: nothing is seen, nothing of it changes."""
     async with people(config) as both:
         me, other = both[user], both[BOB if user == LOCAL_USER else LOCAL_USER]
         calls = tries(config, other)
         tools = {tool.name for tool in me.runtime.agent.gate.tools()}
-        assert tools == {call.name for call in calls} | HARMLESS, "a new tool is tried here too"
+        assert tools == {call.name for call in calls} | HARMLESS, (
+            "a new tool is tried here too"
+        )
         files, head = other.files(), await other.runtime.journal.head(other.talk)
         *others, read, delegate = calls
-        turns = [others[n : n + CALLS_A_TURN] for n in range(0, len(others), CALLS_A_TURN)]
-        for some in (*turns, [read, delegate]):  # what its model does, the sub-agent does too
+        turns = [
+            others[n : n + CALLS_A_TURN] for n in range(0, len(others), CALLS_A_TURN)
+        ]
+        # what its model does, the sub-agent does too
+        for some in (*turns, [read, delegate]):
             name, results = await me.do(*some)
             assert len(results) == len(some)
             for call, result in zip(some, results, strict=True):
                 assert other.word not in result.text, (call, result)
                 assert "do not fit" not in result.text, (call, result)
         (child,) = await me.runtime.journal.delegated(name)
-        assert [result.outcome for result in await told(me.runtime, child, ToolFinished)] == ["failed"] * 2
+        assert [
+            result.outcome for result in await told(me.runtime, child, ToolFinished)
+        ] == ["failed"] * 2
         assert not [body for body in me.model.bodies if other.word.encode() in body]
-        assert not [path for path, content in me.files().items() if other.word.encode() in content]
+        assert not [
+            path
+            for path, content in me.files().items()
+            if other.word.encode() in content
+        ]
         assert other.files() == files
         assert await other.runtime.journal.head(other.talk) == head
-        assert [each.schedule.id for each in await other.runtime.schedules.all()] == [other.schedule]
-        assert [each.text for each in await other.runtime.memory.search("word")] == [other.said]
+        assert [each.schedule.id for each in await other.runtime.schedules.all()] == [
+            other.schedule
+        ]
+        assert [each.text for each in await other.runtime.memory.search("word")] == [
+            other.said
+        ]
 
 
 @pytest.mark.parametrize("user", [LOCAL_USER, BOB])
-async def test_a_prompt_holds_instructions_and_skills_of_ones_own_folder(config: Config, user: str) -> None:
+async def test_a_prompt_holds_instructions_and_skills_of_ones_own_folder(
+    config: Config, user: str
+) -> None:
     """The first request of each has the own word, out of the file and out of the skill; never the other's."""
     async with people(config) as both:
         me = both[user]
@@ -232,7 +282,10 @@ async def test_what_a_turn_left_belongs_to_its_user(config: Config, user: str) -
                         mine.schedules.add("x", "every hour", conversation=other.talk)):  # fmt: skip
             with pytest.raises(NoSuchConversation):
                 await refused
-        for unknown in (mine.attachments.named(other.blob, "plan.txt"), mine.put_back(me.talk, other.turn)):
+        for unknown in (
+            mine.attachments.named(other.blob, "plan.txt"),
+            mine.put_back(me.talk, other.turn),
+        ):
             with pytest.raises(InvalidInput):
                 await unknown
         assert await mine.journal.get_blob(other.blob) is None
@@ -249,8 +302,16 @@ async def test_servers_and_what_rules_allow_are_the_owners_and_what_they_deny_is
     async with people(config) as both:
         owner, bob = both[LOCAL_USER], both[BOB]
         await owner.runtime.mcp.settled(SECONDS)
-        assert [tool.name for tool in owner.runtime.agent.gate.tools() if tool.name.startswith("own__")]
-        assert not [tool.name for tool in bob.runtime.agent.gate.tools() if tool.name.startswith("own__")]
+        assert [
+            tool.name
+            for tool in owner.runtime.agent.gate.tools()
+            if tool.name.startswith("own__")
+        ]
+        assert not [
+            tool.name
+            for tool in bob.runtime.agent.gate.tools()
+            if tool.name.startswith("own__")
+        ]
         assert [each.name for each in owner.runtime.mcp.standing()] == ["own"]
         assert bob.runtime.mcp.standing() == []
         await bob.runtime.configure(config)
@@ -272,7 +333,14 @@ class WaitArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Wait(Tool[WaitArgs]):
     """Changes a file, and the other user changes one of theirs before it ends."""
 
-    name, description, args, effect, seconds, asks = "wait", "Waits.", WaitArgs, "once", 30.0, False
+    name, description, args, effect, seconds, asks = (
+        "wait",
+        "Waits.",
+        WaitArgs,
+        "once",
+        30.0,
+        False,
+    )
 
     def __init__(self, other: Path) -> None:
         self._other = other
@@ -292,9 +360,14 @@ async def test_what_the_other_changes_at_the_same_time_is_not_in_ones_journal(
     config: Config, user: str
 ) -> None:
     """A look around a call sees one folder; putting the turn back touches no other."""
-    here, there = (folder_of(config, each) for each in (user, BOB if user == LOCAL_USER else LOCAL_USER))
+    here, there = (
+        folder_of(config, each)
+        for each in (user, BOB if user == LOCAL_USER else LOCAL_USER)
+    )
     model = ScriptedModel([Reply(calls=[Call("wait", {})]), "Done."])
-    async with Hands(config, user=user, models=[model], limits=Limits(pause=0.01)) as runtime:
+    async with Hands(
+        config, user=user, models=[model], limits=Limits(pause=0.01)
+    ) as runtime:
         runtime.with_tools(Wait(there))
         name = await runtime.new()
         await asked(runtime, name, "Go.")
@@ -308,7 +381,14 @@ async def test_what_the_other_changes_at_the_same_time_is_not_in_ones_journal(
 class Hang(Tool[WaitArgs]):
     """Does blocking work as often as one user may at a time, until `release`."""
 
-    name, description, args, effect, seconds, asks = "hang", "Hangs.", WaitArgs, "pure", 120.0, False
+    name, description, args, effect, seconds, asks = (
+        "hang",
+        "Hangs.",
+        WaitArgs,
+        "pure",
+        120.0,
+        False,
+    )
 
     def __init__(self) -> None:
         self.begun, self.release = threading.Semaphore(0), threading.Event()
@@ -326,7 +406,9 @@ class Hang(Tool[WaitArgs]):
         return await aside(lambda _deserted: "done")
 
 
-async def test_calls_of_one_user_that_hang_take_no_threads_from_the_other(config: Config) -> None:
+async def test_calls_of_one_user_that_hang_take_no_threads_from_the_other(
+    config: Config,
+) -> None:
     """Bob has as many as one may have; the owner's call is made all the same."""
     hang = Hang()
     script = [Reply(calls=[Call("hang", {})]), Reply("Done.")]
@@ -335,7 +417,12 @@ async def test_calls_of_one_user_that_hang_take_no_threads_from_the_other(config
         undo.callback(journal.close)
         both = {}
         for user in (BOB, LOCAL_USER):
-            runtime = Hands(config, user=user, journal=journal.of(user), models=[ScriptedModel(script)])
+            runtime = Hands(
+                config,
+                user=user,
+                journal=journal.of(user),
+                models=[ScriptedModel(script)],
+            )
             both[user] = await undo.enter_async_context(runtime.with_tools(hang))
         undo.callback(hang.release.set)
         name = await both[BOB].new()
@@ -351,14 +438,20 @@ async def test_calls_of_one_user_that_hang_take_no_threads_from_the_other(config
             await both[BOB].finished(name, seq)
 
 
-async def test_a_turn_that_worked_in_the_owners_folder_cannot_be_put_back_by_another(config: Config) -> None:
+async def test_a_turn_that_worked_in_the_owners_folder_cannot_be_put_back_by_another(
+    config: Config,
+) -> None:
     """As it stands in stores of earlier versions, where all users had one folder; nor can what was put back then."""
     file = config.tools_folder / "hers.txt"
     file.parent.mkdir(parents=True)
     file.write_text("x")
-    state = FileState(0o644, 1, "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881")
+    state = FileState(
+        0o644, 1, "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
+    )
     changed = FilesChanged(3, "c", [FileChange("hers.txt", None, state)], 1)
-    async with Runtime(config, user=BOB, models=[ScriptedModel(["x"])], serves=False) as runtime:
+    async with Runtime(
+        config, user=BOB, models=[ScriptedModel(["x"])], serves=False
+    ) as runtime:
         mine = folder_of(config, BOB) / "hers.txt"
         mine.write_text("x")
         name = await runtime.new()
@@ -366,11 +459,17 @@ async def test_a_turn_that_worked_in_the_owners_folder_cannot_be_put_back_by_ano
         append = runtime.journal.append
         (said,) = await append(name, [MessageUser([Text("q")])])
         await append(
-            name, [RunStarted([said.seq], place=place), changed, RunFinished("completed")], run="r_old"
+            name,
+            [RunStarted([said.seq], place=place), changed, RunFinished("completed")],
+            run="r_old",
         )
-        undone = FilesChanged(0, "u", [FileChange("hers.txt", state, None)], 1, undoes="r_old")
+        undone = FilesChanged(
+            0, "u", [FileChange("hers.txt", state, None)], 1, undoes="r_old"
+        )
         (undo,) = await append(name, [undone])
-        again = FilesChanged(0, "v", [FileChange("hers.txt", None, state)], 1, undoes=str(undo.seq))
+        again = FilesChanged(
+            0, "v", [FileChange("hers.txt", None, state)], 1, undoes=str(undo.seq)
+        )
         (redo,) = await append(name, [again])
         for turn in ("r_old", str(undo.seq), str(redo.seq)):
             with pytest.raises(Refused, match="worked in another folder"):
@@ -379,11 +478,15 @@ async def test_a_turn_that_worked_in_the_owners_folder_cannot_be_put_back_by_ano
         shown = await runtime.changes(name)
         assert [each.turn for each in shown] == ["r_old", str(undo.seq), str(redo.seq)]
         for old in (*shown, *await runtime.changes(name, "r_old")):
-            assert (old.files, "another folder" in old.missed) == ([], True), "the files are the owner's"
+            assert (old.files, "another folder" in old.missed) == ([], True), (
+                "the files are the owner's"
+            )
 
 
 @pytest.mark.parametrize("how", ["moved", "linked"])
-async def test_changes_in_a_home_that_was_moved_are_shown_and_put_back(tmp_path: Path, how: str) -> None:
+async def test_changes_in_a_home_that_was_moved_are_shown_and_put_back(
+    tmp_path: Path, how: str
+) -> None:
     """Also where it is reached by a link. In another home nothing is put back while the first one is there."""
     old, new, other = (tmp_path / name for name in ("old", "new", "other"))
     old.mkdir()
@@ -393,7 +496,10 @@ async def test_changes_in_a_home_that_was_moved_are_shown_and_put_back(tmp_path:
     @asynccontextmanager
     async def using(home: Path, user: str) -> AsyncIterator[Person]:
         (home / "config.toml").write_text(SETTINGS)
-        config, model = config_of(f"sqlite:///{tmp_path / 'tenax.db'}", home), ScriptedModel([])
+        config, model = (
+            config_of(f"sqlite:///{tmp_path / 'tenax.db'}", home),
+            ScriptedModel([]),
+        )
         async with Runtime(
             config, user=user, models=[model], limits=Limits(pause=0.01), serves=False
         ) as runtime:
@@ -441,13 +547,18 @@ async def test_a_prompt_that_was_opened_in_the_owners_folder_is_opened_anew_for_
         with pytest.MonkeyPatch.context() as patch:
             if folder is not None:
                 patch.setattr(answerers, "folder_of", lambda *_: hers)
-            async with Runtime(config, user=BOB, journal=journal, models=[model], serves=False) as runtime:
+            async with Runtime(
+                config, user=BOB, journal=journal, models=[model], serves=False
+            ) as runtime:
                 name = name or await runtime.new()
                 for _ in range(2):
                     await asked(runtime, name, "Go.")
                 opened = await told(runtime, name, ContextOpened)
     journal.close()
-    seen = [[word for word in WORDS.values() if word.encode() in body] for body in model.bodies]
+    seen = [
+        [word for word in WORDS.values() if word.encode() in body]
+        for body in model.bodies
+    ]
     assert seen == [["aardvark"]] * 2 + [["wombat"]] * 2
     assert [event.reason for event in opened] == ["start", "changed"], "and only once"
 
@@ -461,7 +572,9 @@ async def test_a_schedule_works_in_the_folder_of_its_user(config: Config) -> Non
             person.model.script = Script([Reply(calls=[write]), Reply("Done.")])
         name = await bob.runtime.new()
         now = SystemClock().now_us()
-        Schedules(bob.runtime.journal.journal).add(name, "Write.", "every hour", "UTC", now - 1)
+        Schedules(bob.runtime.journal.journal).add(
+            name, "Write.", "every hour", "UTC", now - 1
+        )
         assert await owner.runtime.schedules.fire() == 0
         assert await bob.runtime.schedules.fire() == 1
         async with asyncio.timeout(SECONDS):
@@ -470,7 +583,10 @@ async def test_a_schedule_works_in_the_folder_of_its_user(config: Config) -> Non
         await bob.runtime.answer(name, question.message, question.call, "once")
         async with asyncio.timeout(SECONDS):
             await bob.runtime.lanes.idle(name)
-        assert ("daily.txt" in bob.files(), "daily.txt" in owner.files()) == (True, False)
+        assert ("daily.txt" in bob.files(), "daily.txt" in owner.files()) == (
+            True,
+            False,
+        )
 
 
 PROVIDER = """
@@ -490,21 +606,31 @@ def register(context): context.register_memory_provider(Plain())
 """
 
 
-async def test_a_memory_provider_that_knows_no_users_keeps_them_apart(config: Config) -> None:
+async def test_a_memory_provider_that_knows_no_users_keeps_them_apart(
+    config: Config,
+) -> None:
     """Each user has a provider with a folder of its own: what the owner said is recalled for the owner only."""
     place = config.places.data / "plugins" / "plain"
     place.mkdir(parents=True)
     (place / "__init__.py").write_text(PROVIDER)
-    config = dataclasses.replace(config, memory_providers=("plain",), memory_review=False)
-    files = [home / "plain.txt" for home in (config.places.data, config.places.users / BOB)]
+    config = dataclasses.replace(
+        config, memory_providers=("plain",), memory_review=False
+    )
+    files = [
+        home / "plain.txt" for home in (config.places.data, config.places.users / BOB)
+    ]
     recalled = {}
     for user, word in WORDS.items():
         model = ScriptedModel(["Done.", "Done."])
-        async with Runtime(config, user=user, models=[model], limits=Limits(pause=0.01)) as runtime:
+        async with Runtime(
+            config, user=user, models=[model], limits=Limits(pause=0.01)
+        ) as runtime:
             async with asyncio.timeout(SECONDS):
                 await runtime.memory.ready.wait()
                 await asked(runtime, await runtime.new(), f"My word is {word}.")
-                while not any(word in file.read_text() for file in files if file.exists()):  # noqa: ASYNC110  (a plugin writes it)
+                while not any(  # noqa: ASYNC110
+                    word in file.read_text() for file in files if file.exists()
+                ):
                     await asyncio.sleep(0.02)
                 await asked(runtime, await runtime.new(), "What do you know?")
         recalled[user] = model.bodies[-1].decode()
@@ -522,16 +648,23 @@ async def test_a_folder_of_the_owner_among_the_programs_is_covered(
         await see_the_system(config, Path(made), monkeypatch)
 
 
-async def see_the_system(config: Config, system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def see_the_system(
+    config: Config, system: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (system / "work").mkdir()
     (system / "other").write_text("a program")
     monkeypatch.setattr(sandbox, "_SYSTEM", (*sandbox._SYSTEM, str(system)))
     monkeypatch.setattr(sandbox, "_system", sandbox._system.__wrapped__)
     config.file.write_text(f'{SETTINGS}\n[tools]\nfolder = "{system / "work"}"\n')
     async with people(config_of(config.store_url, config.places.data)) as both:
-        look = Call("shell", {"command": f"cd {system}; find . -type f; cat work/secret.txt"})
+        look = Call(
+            "shell", {"command": f"cd {system}; find . -type f; cat work/secret.txt"}
+        )
         _, (mine,) = await both[LOCAL_USER].do(look)
         _, (hers,) = await both[BOB].do(look)
         assert "./other" in hers.text
-        assert (both[LOCAL_USER].word in mine.text, both[LOCAL_USER].word in hers.text) == (True, False)
+        assert (
+            both[LOCAL_USER].word in mine.text,
+            both[LOCAL_USER].word in hers.text,
+        ) == (True, False)
         assert "secret.txt\n" not in hers.text

@@ -76,13 +76,19 @@ def valid(request: list[Message]) -> bool:
         elif wanted:
             return False
         else:
-            wanted = [part.id for part in each.parts if type(part).__name__ == "ToolCall"]  # type: ignore[union-attr]
+            wanted = [
+                part.id  # type: ignore[union-attr]
+                for part in each.parts
+                if type(part).__name__ == "ToolCall"
+            ]
     return not wanted
 
 
 @_any
 @given(operations, seeds, st.integers(0, 1000))
-def test_folding_in_two_pieces_equals_folding_at_once(names: list[str], seed: int, at: int) -> None:
+def test_folding_in_two_pieces_equals_folding_at_once(
+    names: list[str], seed: int, at: int
+) -> None:
     """A prefix and then the rest is the same as all of it; looking in between changes nothing."""
     with memory() as journal:
         driver = Driver(journal, random.Random(seed))
@@ -122,7 +128,9 @@ def replayed(rows: dict[str, Row], changes: list[Change]) -> None:
 
 @_any
 @given(operations, seeds)
-def test_a_page_that_takes_the_changes_shows_the_rows(names: list[str], seed: int) -> None:
+def test_a_page_that_takes_the_changes_shows_the_rows(
+    names: list[str], seed: int
+) -> None:
     """put, grow and drop, replayed, are the transcript at every step; every row has one place."""
     with memory() as journal:
         driver = Driver(journal, random.Random(seed))
@@ -138,7 +146,9 @@ def test_a_page_that_takes_the_changes_shows_the_rows(names: list[str], seed: in
 
 @_any
 @given(st.lists(st.sampled_from(QUIET), min_size=5, max_size=45), seeds)
-def test_a_page_that_is_opened_shows_what_a_live_one_shows(names: list[str], seed: int) -> None:
+def test_a_page_that_is_opened_shows_what_a_live_one_shows(
+    names: list[str], seed: int
+) -> None:
     """The last rows, read from the store, are the last rows of the fold of everything."""
     with memory() as journal:
         driver = Driver(journal, random.Random(seed))
@@ -148,13 +158,17 @@ def test_a_page_that_is_opened_shows_what_a_live_one_shows(names: list[str], see
         assert opened == live[len(live) - len(opened) :]
         standing = {row.last for row in journal.rows(TALK, limit=500)}
         assert {int(row.id) for row in live if row.kind == "user"} == {
-            seq for seq in standing if any(e.seq == seq and e.kind == "message.user" for e in driver.events())
+            seq
+            for seq in standing
+            if any(e.seq == seq and e.kind == "message.user" for e in driver.events())
         }
 
 
 @_any
 @given(operations, seeds)
-def test_a_history_that_is_caught_up_equals_one_that_is_folded_anew(names: list[str], seed: int) -> None:
+def test_a_history_that_is_caught_up_equals_one_that_is_folded_anew(
+    names: list[str], seed: int
+) -> None:
     """However a conversation came about, a runner that was there and one that comes later decide from the same."""
     asyncio.run(_caught_up(names, seed))
 
@@ -179,7 +193,9 @@ async def _caught_up(names: list[str], seed: int) -> None:
 
 @_any
 @given(st.lists(st.sampled_from(QUIET), min_size=10, max_size=50), seeds)
-def test_within_an_epoch_requests_only_grow_at_their_end(names: list[str], seed: int) -> None:
+def test_within_an_epoch_requests_only_grow_at_their_end(
+    names: list[str], seed: int
+) -> None:
     """What was requested can be folded again, and the next request of the epoch begins with it, whole."""
     asyncio.run(_growing(names, seed))
 
@@ -212,7 +228,10 @@ async def _growing(names: list[str], seed: int) -> None:
             assert isinstance(event, ModelRequested)
             context = await context_at(facade, TALK, event.folded_to)
             for each in event.inputs:
-                if not context.knows(each) and (known := journal.fact(TALK, each)) is not None:
+                if (
+                    not context.knows(each)
+                    and (known := journal.fact(TALK, each)) is not None
+                ):
                     context.know(known)
             assert context.request(event.inputs) == request
 

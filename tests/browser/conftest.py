@@ -41,8 +41,16 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
         def start(*replies: Reply | str, env: dict[str, str] | None = None) -> Served:
             if replies:
-                set_up(tmp_path, [Reply(each) if isinstance(each, str) else each for each in replies])
-            return stack.enter_context(Served(tmp_path, env={"OLLAMA_HOST": NOBODY, **(env or {})}))
+                set_up(
+                    tmp_path,
+                    [
+                        Reply(each) if isinstance(each, str) else each
+                        for each in replies
+                    ],
+                )
+            return stack.enter_context(
+                Served(tmp_path, env={"OLLAMA_HOST": NOBODY, **(env or {})})
+            )
 
         yield start
 

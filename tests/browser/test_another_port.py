@@ -13,7 +13,9 @@ from tests.support.browser import SECONDS, Chromium, Serve, Window, client, expe
 from tests.support.neighbour import Neighbour
 
 
-def test_another_port_gets_the_cookie_and_can_do_nothing_with_it(serve: Serve, window: Window) -> None:
+def test_another_port_gets_the_cookie_and_can_do_nothing_with_it(
+    serve: Serve, window: Window
+) -> None:
     """Neither its server, which sends what it likes, nor its page in the same browser."""
     served = serve("Yes.")
     tab = window.enter(served)
@@ -23,13 +25,21 @@ def test_another_port_gets_the_cookie_and_can_do_nothing_with_it(serve: Serve, w
     with Neighbour(served.url) as neighbour:
         theirs = window.context.new_page()
         theirs.goto(neighbour.url)
-        expect(theirs.locator("#tried")).to_have_text("read:|stream:|write:|sign in:|storage:|picture:")
+        expect(theirs.locator("#tried")).to_have_text(
+            "read:|stream:|write:|sign in:|storage:|picture:"
+        )
         (stolen,) = {cookie for cookie in neighbour.cookies if cookie}
-    assert stolen.startswith("tenax_"), "browsers send the cookies of a host to all its ports"
+    assert stolen.startswith("tenax_"), (
+        "browsers send the cookies of a host to all its ports"
+    )
     # The server is no browser: it says what the page would say, and has all but the key.
     headers = {"cookie": stolen, "Origin": served.url, "Sec-Fetch-Site": "same-origin"}
     with httpx.Client(
-        base_url=served.url, headers=headers, trust_env=False, verify=False, timeout=SECONDS
+        base_url=served.url,
+        headers=headers,
+        trust_env=False,
+        verify=False,
+        timeout=SECONDS,
     ) as http:
         server = {"name": "mine", "command": [sys.executable, "-c", "0"]}
         assert http.post("/api/mcp", json=server).status_code == 401
@@ -62,7 +72,9 @@ def test_a_second_tab_and_a_reload_need_no_link(serve: Serve, window: Window) ->
     assert "code=" not in second.page.url
 
 
-def test_without_the_key_the_page_says_how_to_come_in(serve: Serve, window: Window) -> None:
+def test_without_the_key_the_page_says_how_to_come_in(
+    serve: Serve, window: Window
+) -> None:
     """So does a browser with a cookie of an earlier version: one sentence, and the command."""
     window.expects("status of 401")
     served = serve("Yes.")
@@ -70,16 +82,21 @@ def test_without_the_key_the_page_says_how_to_come_in(serve: Serve, window: Wind
     expect(tab.box).to_be_visible()
     tab.page.evaluate("localStorage.removeItem('tenax.key')")
     tab.page.reload()
-    expect(tab.page.get_by_role("heading", name="This page needs a link")).to_be_visible()
+    expect(
+        tab.page.get_by_role("heading", name="This page needs a link")
+    ).to_be_visible()
     expect(tab.page.get_by_text("an earlier version of Tenax made it")).to_be_visible()
     expect(tab.page.get_by_text("tenax link", exact=True)).to_be_visible()
     tab.page.goto(served.tenax("link").stdout.strip())
     expect(tab.box).to_be_visible()
 
 
-def test_somebody_elses_link_asks_before_it_replaces_ones_own_sign_in(serve: Serve, window: Window) -> None:
+def test_somebody_elses_link_asks_before_it_replaces_ones_own_sign_in(
+    serve: Serve, window: Window
+) -> None:
     """Staying changes nothing, and the link stays good."""
-    window.expects("status of 40[14]")  # what the other tab showed is not of the new user
+    # what the other tab showed is not of the new user
+    window.expects("status of 40[14]")
     served = serve("Yes.")
     tab = window.enter(served)
     tab.say("Hello")
@@ -115,14 +132,18 @@ def test_somebody_elses_link_asks_also_where_another_port_deleted_the_cookie(
     expect(theirs.get_by_label("Message", exact=True)).to_be_visible()
 
 
-def test_a_new_link_works_in_the_tab_that_refused_an_old_one(serve: Serve, window: Window) -> None:
+def test_a_new_link_works_in_the_tab_that_refused_an_old_one(
+    serve: Serve, window: Window
+) -> None:
     """Only the fragment differs, and the browser loads nothing by itself."""
     window.expects("status of 403")
     served = serve("Yes.")
     served.browser(served.link)
     page = window.context.new_page()
     page.goto(served.link)
-    expect(page.get_by_role("heading", name=re.compile("This link was used"))).to_be_visible()
+    expect(
+        page.get_by_role("heading", name=re.compile("This link was used"))
+    ).to_be_visible()
     page.goto(served.tenax("link").stdout.strip())
     expect(page.get_by_label("Message", exact=True)).to_be_visible()
 
@@ -132,23 +153,32 @@ def test_a_link_under_another_name_of_the_machine_leads_to_the_address(
     serve: Serve, window: Window, name: str
 ) -> None:
     """Nothing is kept under that name, where another program may answer; and somebody else's link asks as always."""
-    window.expects("Cross-Origin-Opener-Policy")  # the browser ignores it in the redirect from 0.0.0.0
+    # the browser ignores it in the redirect from 0.0.0.0
+    window.expects("Cross-Origin-Opener-Policy")
     served = serve("Yes.")
     tab = window.tab(served.link.replace("127.0.0.1", name))
     expect(tab.box).to_be_visible()
     assert tab.page.url == f"{served.url}/"
     theirs = window.context.new_page()
-    theirs.goto(served.tenax("link", "--user", "berta").stdout.strip().replace("127.0.0.1", name))
+    theirs.goto(
+        served.tenax("link", "--user", "berta")
+        .stdout.strip()
+        .replace("127.0.0.1", name)
+    )
     expect(theirs.get_by_role("heading", name="Sign in as berta?")).to_be_visible()
     kept = window.context.storage_state()
     assert {origin["origin"] for origin in kept["origins"]} == {served.url}
     assert {cookie["domain"] for cookie in kept["cookies"]} == {"127.0.0.1"}
     elsewhere = [url for url in window.requests if not url.startswith(served.url)]
-    assert {url.replace(name, "127.0.0.1") for url in elsewhere} == {f"{served.url}/link"}
+    assert {url.replace(name, "127.0.0.1") for url in elsewhere} == {
+        f"{served.url}/link"
+    }
     window.requests[:] = [url for url in window.requests if url not in elsewhere]
 
 
-def test_the_question_fits_a_phone_and_a_reload_says_what_to_do(serve: Serve, chromium: Chromium) -> None:
+def test_the_question_fits_a_phone_and_a_reload_says_what_to_do(
+    serve: Serve, chromium: Chromium
+) -> None:
     """However long the name is. A link that was used before begins no tour."""
     served = serve("Yes.")
     with chromium.window(viewport={"width": 360, "height": 640}) as phone:
@@ -180,9 +210,12 @@ def test_a_service_worker_that_another_program_left_is_removed_before_the_code_i
     listens = "addEventListener('fetch', event => fetch('/seen?' + event.request.headers.get('Tenax-Key')))"
     script = f"addEventListener('activate', event => event.waitUntil(clients.claim())); {listens}"
     window.context.route(
-        "**/hostile.js", lambda route: route.fulfill(content_type="text/javascript", body=script)
+        "**/hostile.js",
+        lambda route: route.fulfill(content_type="text/javascript", body=script),
     )
-    window.context.route("**/hostile", lambda route: route.fulfill(content_type="text/html", body="mine"))
+    window.context.route(
+        "**/hostile", lambda route: route.fulfill(content_type="text/html", body="mine")
+    )
     window.context.on("request", lambda request: seen.append(request.url))
     page = window.context.new_page()
     page.goto(f"{served.url}/hostile")
@@ -192,11 +225,20 @@ def test_a_service_worker_that_another_program_left_is_removed_before_the_code_i
     seen.clear()
     page.goto(served.link)
     expect(page.get_by_label("Message", exact=True)).to_be_visible()
-    assert page.evaluate("navigator.serviceWorker.getRegistrations().then(found => found.length)") == 0
-    assert [url for url in seen if "/seen?" in url and not url.endswith("/seen?null")] == []
+    assert (
+        page.evaluate(
+            "navigator.serviceWorker.getRegistrations().then(found => found.length)"
+        )
+        == 0
+    )
+    assert [
+        url for url in seen if "/seen?" in url and not url.endswith("/seen?null")
+    ] == []
 
 
-def test_a_browser_is_signed_out_from_another(serve: Serve, window: Window, chromium: Chromium) -> None:
+def test_a_browser_is_signed_out_from_another(
+    serve: Serve, window: Window, chromium: Chromium
+) -> None:
     """The list of devices names both; whoever is signed out sees that it needs a link, without a reload."""
     served = serve("Yes.")
     window.expects("status of 401")
@@ -207,17 +249,25 @@ def test_a_browser_is_signed_out_from_another(serve: Serve, window: Window, chro
         second.page.goto(f"{served.url}/setup")
         devices = second.page.get_by_label("Devices", exact=True)
         expect(devices.get_by_role("listitem")).to_have_count(2)
-        devices.get_by_role("button", name=re.compile("^Sign out: .*(?<!this browser)$")).click()
+        devices.get_by_role(
+            "button", name=re.compile("^Sign out: .*(?<!this browser)$")
+        ).click()
         expect(devices.get_by_role("listitem")).to_have_count(1)
         expect(devices).to_contain_text("This browser")
-        expect(tab.page.get_by_role("heading", name="This page needs a link")).to_be_visible()
+        expect(
+            tab.page.get_by_role("heading", name="This page needs a link")
+        ).to_be_visible()
         other.expects("status of 401")
         devices.get_by_role("button", name="Sign out everywhere…").click()
         devices.get_by_role("button", name="Sign out everywhere", exact=True).click()
-        expect(second.page.get_by_role("heading", name="This page needs a link")).to_be_visible()
+        expect(
+            second.page.get_by_role("heading", name="This page needs a link")
+        ).to_be_visible()
 
 
-def test_after_ones_own_sign_out_somebody_elses_link_asks_nothing(serve: Serve, window: Window) -> None:
+def test_after_ones_own_sign_out_somebody_elses_link_asks_nothing(
+    serve: Serve, window: Window
+) -> None:
     """Nobody is signed in who could stay: after one browser was signed out, and after all were."""
     served = serve("Yes.")
     window.expects("status of 401")
@@ -229,7 +279,11 @@ def test_after_ones_own_sign_out_somebody_elses_link_asks_nothing(serve: Serve, 
     for name, buttons in ways.items():
         page.goto(f"{served.url}/setup")
         for button in buttons:
-            page.get_by_label("Devices", exact=True).get_by_role("button", name=button).click()
-        expect(page.get_by_role("heading", name="This page needs a link")).to_be_visible()
+            page.get_by_label("Devices", exact=True).get_by_role(
+                "button", name=button
+            ).click()
+        expect(
+            page.get_by_role("heading", name="This page needs a link")
+        ).to_be_visible()
         page.goto(served.tenax("link", "--user", name).stdout.strip())
         expect(page.get_by_label("Message", exact=True)).to_be_visible()

@@ -6,10 +6,19 @@ from tenax.models import Call, Reply
 from tests.browser.test_for_everybody import nothing_is_wrong
 from tests.support.browser import Serve, Window, expect
 
-COLOUR = {"question": "Which colour shall the <b>door</b> have?", "choices": ["Red", "Dark blue"]}
+COLOUR = {
+    "question": "Which colour shall the <b>door</b> have?",
+    "choices": ["Red", "Dark blue"],
+}
 LISTS = [
-    [{"text": "Buy paint", "state": "doing"}, {"text": "Paint the door", "state": "open"}],
-    [{"text": "Buy paint", "state": "done"}, {"text": "Paint the door", "state": "doing"}],
+    [
+        {"text": "Buy paint", "state": "doing"},
+        {"text": "Paint the door", "state": "open"},
+    ],
+    [
+        {"text": "Buy paint", "state": "done"},
+        {"text": "Paint the door", "state": "doing"},
+    ],
 ]
 
 
@@ -17,26 +26,38 @@ def test_a_question_is_answered_with_a_choice_or_with_words_and_the_newest_list_
     serve: Serve, window: Window
 ) -> None:
     """The buttons are the choices; other words go as well; an earlier list is a line."""
-    first, second = ([Call("todo", {"entries": each}), Call("ask", COLOUR)] for each in LISTS)
+    first, second = (
+        [Call("todo", {"entries": each}), Call("ask", COLOUR)] for each in LISTS
+    )
     tab = window.enter(serve(Reply(calls=first), Reply(calls=second), "All right."))
     tab.say("Paint the door")
     asked = tab.page.get_by_role("region", name="A question for you")
     expect(asked.get_by_role("heading")).to_have_text(COLOUR["question"])
     lists = tab.page.locator("details.tool", has_text="To do:")
     expect(lists).to_contain_text("0 of 2 done")
-    expect(lists.get_by_role("listitem")).to_have_text(["Under way: Buy paint", "Open: Paint the door"])
+    expect(lists.get_by_role("listitem")).to_have_text(
+        ["Under way: Buy paint", "Open: Paint the door"]
+    )
     nothing_is_wrong(tab, "question")
     tab.button("Dark blue").click()
-    expect(tab.rows("tool", "done").filter(has_text="You answered")).to_contain_text("Dark blue")
+    expect(tab.rows("tool", "done").filter(has_text="You answered")).to_contain_text(
+        "Dark blue"
+    )
     expect(tab.button("Answer")).to_be_disabled()
     tab.page.get_by_label("An answer in your own words").fill("The same")
-    tab.page.get_by_role("link", name="Memory").click()  # a look elsewhere costs no half answer
+    # a look elsewhere costs no half answer
+    tab.page.get_by_role("link", name="Memory").click()
     tab.page.go_back()
-    expect(tab.box).to_be_focused()  # as it is whenever a conversation is opened; then nothing takes it away
-    expect(tab.page.get_by_label("An answer in your own words")).to_have_value("The same")
+    # as it is whenever a conversation is opened; then nothing takes it away
+    expect(tab.box).to_be_focused()
+    expect(tab.page.get_by_label("An answer in your own words")).to_have_value(
+        "The same"
+    )
     tab.page.get_by_label("An answer in your own words").press("Enter")
     tab.answered("All right.")
-    expect(tab.rows("tool", "done").filter(has_text="You answered").last).to_contain_text("The same")
+    expect(
+        tab.rows("tool", "done").filter(has_text="You answered").last
+    ).to_contain_text("The same")
     expect(lists.nth(0)).not_to_have_attribute("open", "")
     expect(lists.nth(1)).to_contain_text("1 of 2 done")
     expect(lists.nth(1).get_by_role("listitem")).to_have_text(
@@ -44,10 +65,14 @@ def test_a_question_is_answered_with_a_choice_or_with_words_and_the_newest_list_
     )
 
 
-def test_a_question_with_a_word_without_end_is_read_whole(serve: Serve, window: Window) -> None:
+def test_a_question_with_a_word_without_end_is_read_whole(
+    serve: Serve, window: Window
+) -> None:
     """As an address or a path: neither it nor a choice goes beyond the card, where nobody could scroll to it."""
     word = "Pneumono" * 20
-    tab = window.enter(serve(Reply(calls=[Call("ask", {"question": word, "choices": ["Yes", word]})])))
+    tab = window.enter(
+        serve(Reply(calls=[Call("ask", {"question": word, "choices": ["Yes", word]})]))
+    )
     tab.say("Ask me")
     asked = tab.page.get_by_role("region", name="A question for you")
     expect(asked.get_by_role("button", name=word)).to_be_visible()

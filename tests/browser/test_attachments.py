@@ -40,7 +40,9 @@ def test_what_is_attached_is_kept_sent_and_shown(serve: Serve, window: Window) -
         {"name": "tool.exe", "mimeType": "image/png", "buffer": b"MZ\0\0"}
     )
     expect(waiting).to_have_count(3)
-    expect(page.get_by_role("alert")).to_contain_text("tool.exe is no text (UTF-8), no picture")
+    expect(page.get_by_role("alert")).to_contain_text(
+        "tool.exe is no text (UTF-8), no picture"
+    )
     nothing_is_wrong(tab, "attached")
     tab.say("Look at this")
     expect(page.get_by_text("Something could not be attached.")).to_be_visible()
@@ -71,12 +73,17 @@ def test_what_is_attached_is_kept_sent_and_shown(serve: Serve, window: Window) -
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_ten_files_that_are_refused_leave_room_to_write(serve: Serve, window: Window) -> None:
+def test_ten_files_that_are_refused_leave_room_to_write(
+    serve: Serve, window: Window
+) -> None:
     """On a phone the sentences would be taller than the screen, and the box and its buttons below it."""
     window.expects(r"status of 400")
     tab = window.enter(serve("Yes."))
     tab.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
-    refused = [{"name": f"tool {n}.exe", "mimeType": "image/png", "buffer": b"MZ\0\0"} for n in range(10)]
+    refused = [
+        {"name": f"tool {n}.exe", "mimeType": "image/png", "buffer": b"MZ\0\0"}
+        for n in range(10)
+    ]
     tab.page.get_by_label("Files to attach").set_input_files(refused)  # type: ignore[arg-type]
     expect(tab.page.get_by_role("alert")).to_have_count(10)
     expect(tab.box).to_be_in_viewport(ratio=1)

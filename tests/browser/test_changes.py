@@ -13,13 +13,17 @@ CALLS = [
 ]
 
 
-def test_what_was_changed_is_shown_and_put_back_for_all_who_watch(serve: Serve, window: Window) -> None:
+def test_what_was_changed_is_shown_and_put_back_for_all_who_watch(
+    serve: Serve, window: Window
+) -> None:
     """Nothing in a path is a tag or hides; what was put back is a line of its own, which takes that back."""
     served = serve(*(Reply(calls=[each]) for each in CALLS), "Done.")
     folder = load({"TENAX_HOME": str(served.home)}).tools_folder
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "list.md").write_text("# To buy\n\n- milk\n- tea\n- bread\n")
-    client(served).post("/rules", {"verdict": "allow", "tool": "*_file", "touches": "*"})
+    client(served).post(
+        "/rules", {"verdict": "allow", "tool": "*_file", "touches": "*"}
+    )
     tab = window.enter(served)
     tab.say("Make it coffee")
     tab.answered("Done.")
@@ -36,7 +40,9 @@ def test_what_was_changed_is_shown_and_put_back_for_all_who_watch(serve: Serve, 
     nothing_is_wrong(tab, "changes")
     (folder / "notes" / "<b>new\u202e.md").write_text("by hand")
     tab.button("Put back").click()
-    expect(tab.page.locator(".left")).to_contain_text("It is no longer what the turn left.")
+    expect(tab.page.locator(".left")).to_contain_text(
+        "It is no longer what the turn left."
+    )
     assert (folder / "list.md").read_text().endswith("- milk\n- tea\n- bread\n")
     for each in (tab, other):
         expect(each.rows("files").locator("summary")).to_have_text(
@@ -44,5 +50,7 @@ def test_what_was_changed_is_shown_and_put_back_for_all_who_watch(serve: Serve, 
         )
     other.rows("files").nth(1).locator("summary").click()
     other.button("Put back").click()
-    expect(other.rows("files").locator("summary").nth(0)).to_have_text("Changed 2 files.")
+    expect(other.rows("files").locator("summary").nth(0)).to_have_text(
+        "Changed 2 files."
+    )
     assert "- coffee" in (folder / "list.md").read_text()

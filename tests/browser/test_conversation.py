@@ -26,29 +26,44 @@ def said(tab: Tab) -> list[str]:
     return found
 
 
-def test_a_message_queues_behind_the_answer(serve: Serve, window: Window, tmp_path: Path) -> None:
+def test_a_message_queues_behind_the_answer(
+    serve: Serve, window: Window, tmp_path: Path
+) -> None:
     """It is marked as waiting, and answered after what is being written."""
     pace = Pace(tmp_path, 20)
     tab = window.enter(serve(Reply(SLOW, pause=0.03), "And that.", env=pace.env))
     tab.say("First")
     tab.shows("word005")
     tab.say("Second", "Queue")
-    expect(tab.rows("user", "queued")).to_contain_text("Queued: it is answered after what is being written.")
+    expect(tab.rows("user", "queued")).to_contain_text(
+        "Queued: it is answered after what is being written."
+    )
     pace.say()
     tab.answered("And that.")
-    assert said(tab) == ["user: First", f"assistant: {SLOW}", "user: Second", "assistant: And that."]
+    assert said(tab) == [
+        "user: First",
+        f"assistant: {SLOW}",
+        "user: Second",
+        "assistant: And that.",
+    ]
     expect(tab.button("Send")).to_be_visible()
 
 
-def test_a_message_steers_the_next_step(serve: Serve, window: Window, tmp_path: Path) -> None:
+def test_a_message_steers_the_next_step(
+    serve: Serve, window: Window, tmp_path: Path
+) -> None:
     """It stands after the tool that ran meanwhile, and before the words that heed it."""
     read = Call("read_file", {"path": "nothing.txt"})
     pace = Pace(tmp_path, 20)
-    tab = window.enter(serve(Reply(SLOW, pause=0.03, calls=[read]), "Heeded.", env=pace.env))
+    tab = window.enter(
+        serve(Reply(SLOW, pause=0.03, calls=[read]), "Heeded.", env=pace.env)
+    )
     tab.say("First")
     tab.shows("word005")
     tab.say("Mind the gap", "Steer")
-    expect(tab.rows("user", "steering")).to_contain_text("Steering: it goes in with the next step.")
+    expect(tab.rows("user", "steering")).to_contain_text(
+        "Steering: it goes in with the next step."
+    )
     pace.say()
     tab.answered("Heeded.")
     kinds = [each.partition(":")[0] for each in said(tab)]
@@ -57,9 +72,13 @@ def test_a_message_steers_the_next_step(serve: Serve, window: Window, tmp_path: 
     assert tab.rows("user", "steering").count() == 0
 
 
-def test_stop_ends_the_answer_where_it_is(serve: Serve, window: Window, tmp_path: Path) -> None:
+def test_stop_ends_the_answer_where_it_is(
+    serve: Serve, window: Window, tmp_path: Path
+) -> None:
     """What was written stays, the turn says so, and the next message is answered."""
-    tab = window.enter(serve(Reply(SLOW, pause=0.05), "On we go.", env=Pace(tmp_path, 20).env))
+    tab = window.enter(
+        serve(Reply(SLOW, pause=0.05), "On we go.", env=Pace(tmp_path, 20).env)
+    )
     tab.say("First")
     tab.shows("word005")
     tab.button("Stop").click()
@@ -74,7 +93,9 @@ def test_stop_ends_the_answer_where_it_is(serve: Serve, window: Window, tmp_path
     assert tab.texts("assistant")[0] == kept
 
 
-def test_a_draft_is_kept_over_a_reload_for_each_conversation(serve: Serve, window: Window) -> None:
+def test_a_draft_is_kept_over_a_reload_for_each_conversation(
+    serve: Serve, window: Window
+) -> None:
     """And is gone once it was sent."""
     served = serve("Yes.")
     tab = window.enter(served)
@@ -134,7 +155,9 @@ def test_a_new_title_stands_everywhere(serve: Serve, window: Window) -> None:
     expect(tab.page.get_by_role("heading", level=1)).to_have_text("Matters of state")
     expect(tab.page).to_have_title("Matters of state · Tenax")
     for each in (tab, other):
-        expect(each.page.locator("[data-conversation] .title")).to_have_text("Matters of state")
+        expect(each.page.locator("[data-conversation] .title")).to_have_text(
+            "Matters of state"
+        )
 
 
 def long_talk(home: Path) -> str:
@@ -191,7 +214,9 @@ SCROLL_UP = """async () => {
 }"""
 
 
-def test_a_search_opens_the_conversation_at_the_message(serve: Serve, window: Window, tmp_path: Path) -> None:
+def test_a_search_opens_the_conversation_at_the_message(
+    serve: Serve, window: Window, tmp_path: Path
+) -> None:
     """Far up in a long conversation: it is in sight, and marked."""
     long_talk(tmp_path)
     tab = window.enter(serve("Yes."))
@@ -205,12 +230,15 @@ def test_a_search_opens_the_conversation_at_the_message(serve: Serve, window: Wi
     expect(hit).to_contain_text("You: Question 417")
     hit.click()
     found = tab.page.locator(".row.hit")
-    found.wait_for()  # to expect more of so long a page takes Playwright seconds, each time
+    # to expect more of so long a page takes Playwright seconds, each time
+    found.wait_for()
     assert found.locator(".text").text_content() == "Question 417"
     expect(found).to_be_in_viewport()
 
 
-def test_a_hit_that_is_chosen_again_is_shown_again(serve: Serve, window: Window) -> None:
+def test_a_hit_that_is_chosen_again_is_shown_again(
+    serve: Serve, window: Window
+) -> None:
     """Somebody scrolled away from it meanwhile."""
     tab = window.enter(serve("line\n\n" * 80))
     tab.say("The giraffe")
@@ -229,10 +257,14 @@ def test_a_search_that_fails_says_why(serve: Serve, window: Window) -> None:
     window.expects("Failed to load resource")
     tab = window.enter(serve("Yes."))
     tab.page.get_by_label("Search all conversations").fill("x" * 1001)
-    expect(tab.page.get_by_role("navigation")).to_contain_text("A search takes at most 1,000 characters")
+    expect(tab.page.get_by_role("navigation")).to_contain_text(
+        "A search takes at most 1,000 characters"
+    )
 
 
-def test_an_address_that_is_none_says_that_nothing_is_there(serve: Serve, window: Window) -> None:
+def test_an_address_that_is_none_says_that_nothing_is_there(
+    serve: Serve, window: Window
+) -> None:
     """One that was cut in the middle of a character, say, in a mail."""
     served = serve("Yes.")
     window.enter(served)
@@ -240,26 +272,41 @@ def test_an_address_that_is_none_says_that_nothing_is_there(serve: Serve, window
     expect(tab.page.get_by_text("This conversation is not there")).to_be_visible()
 
 
-def test_what_is_asked_next_is_in_sight_for_who_only_watches(chromium: Chromium, serve: Serve) -> None:
+def test_what_is_asked_next_is_in_sight_for_who_only_watches(
+    chromium: Chromium, serve: Serve
+) -> None:
     """A tall question gives way to a line, and then the next one comes: the end is followed all the same."""
-    calls = [Call("write_file", {"path": f"{n}.md", "content": "line\n" * 40}) for n in range(6)]
+    calls = [
+        Call("write_file", {"path": f"{n}.md", "content": "line\n" * 40})
+        for n in range(6)
+    ]
     served = serve(*(Reply(calls=[each]) for each in calls), "Done.")
     with chromium.window(viewport={"width": 390, "height": 800}) as window:
         tab = window.enter(served)
         slow = window.context.new_cdp_session(tab.page)
-        slow.send("Emulation.setCPUThrottlingRate", {"rate": 8})  # as a phone: two changes come in one frame
+        # as a phone: two changes come in one frame
+        slow.send("Emulation.setCPUThrottlingRate", {"rate": 8})
         tab.say("Write them")
         other = client(served)
         for n in range(6):
-            asked = tab.page.get_by_role("region", name="Approval wanted").filter(has_text=f"{n}.md")
+            asked = tab.page.get_by_role("region", name="Approval wanted").filter(
+                has_text=f"{n}.md"
+            )
             expect(asked.get_by_role("button", name="Allow once")).to_be_in_viewport()
-            [question] = other.get(f"/conversations/{tab.conversation}/approvals")["questions"]
+            [question] = other.get(f"/conversations/{tab.conversation}/approvals")[
+                "questions"
+            ]
             named = {"message": question["message"], "call": question["call"]}
-            other.post(f"/conversations/{tab.conversation}/approvals", {**named, "answer": "once"})
+            other.post(
+                f"/conversations/{tab.conversation}/approvals",
+                {**named, "answer": "once"},
+            )
         tab.answered("Done.")
 
 
-def test_what_is_as_tall_as_before_after_a_change_is_still_followed(serve: Serve, window: Window) -> None:
+def test_what_is_as_tall_as_before_after_a_change_is_still_followed(
+    serve: Serve, window: Window
+) -> None:
     """Something gives way and as much comes, within one frame: the browser moved the page meanwhile, nobody else did."""
     tab = window.enter(serve("line\n\n" * 80))
     tab.say("Go on")
@@ -286,15 +333,22 @@ def test_a_finger_that_goes_up_slowly_is_let_go_while_an_answer_grows(
     chromium: Chromium, serve: Serve
 ) -> None:
     """Each word more would pull the end back under it: the first pixel upwards is the wish to stay."""
-    words = "\n\n".join(f"Paragraph {n} has words enough for two lines of a phone." for n in range(90))
+    words = "\n\n".join(
+        f"Paragraph {n} has words enough for two lines of a phone." for n in range(90)
+    )
     served = serve(Reply(words, pause=0.02))
-    with chromium.window(viewport={"width": 390, "height": 600}, has_touch=True) as window:
+    with chromium.window(
+        viewport={"width": 390, "height": 600}, has_touch=True
+    ) as window:
         tab = window.enter(served)
         tab.say("Tell me")
         tab.shows("Paragraph 12 ")
         finger = window.context.new_cdp_session(tab.page)
         for y in range(200, 400, 5):
-            touch = {"type": "touchMove" if y > 200 else "touchStart", "touchPoints": [{"x": 190, "y": y}]}
+            touch = {
+                "type": "touchMove" if y > 200 else "touchStart",
+                "touchPoints": [{"x": 190, "y": y}],
+            }
             finger.send("Input.dispatchTouchEvent", touch)
             tab.page.wait_for_timeout(20)
         finger.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
@@ -303,7 +357,9 @@ def test_a_finger_that_goes_up_slowly_is_let_go_while_an_answer_grows(
         expect(tab.button("Jump to the end")).to_have_count(0)
 
 
-def test_a_list_that_is_scrolled_to_its_end_goes_on(serve: Serve, window: Window) -> None:
+def test_a_list_that_is_scrolled_to_its_end_goes_on(
+    serve: Serve, window: Window
+) -> None:
     """However many conversations there are, one look at the end brings the next of them."""
     served = serve("Yes.")
     other = client(served)
@@ -338,16 +394,24 @@ def test_the_way_back_leaves_a_question_behind(serve: Serve, window: Window) -> 
     assert tab.conversation == first
 
 
-def test_a_toast_with_a_word_without_end_fits_the_screen(serve: Serve, window: Window) -> None:
+def test_a_toast_with_a_word_without_end_fits_the_screen(
+    serve: Serve, window: Window
+) -> None:
     """So that the button which takes it away can be reached."""
     name = "Pneumono" * 20 + ".md"
-    served = serve(Reply(calls=[Call("write_file", {"path": name, "content": "held"})]), "Done.")
-    client(served).post("/rules", {"verdict": "allow", "tool": "*_file", "touches": "*"})
+    served = serve(
+        Reply(calls=[Call("write_file", {"path": name, "content": "held"})]), "Done."
+    )
+    client(served).post(
+        "/rules", {"verdict": "allow", "tool": "*_file", "touches": "*"}
+    )
     tab = window.enter(served)
     tab.say("Write it")
     tab.answered("Done.")
     tab.rows("files").locator("summary").click()
     tab.button("Put back").click()
     expect(
-        tab.page.locator(".toast", has_text="Put back: ").get_by_role("button", name="Dismiss")
+        tab.page.locator(".toast", has_text="Put back: ").get_by_role(
+            "button", name="Dismiss"
+        )
     ).to_be_in_viewport(ratio=1)

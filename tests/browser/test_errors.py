@@ -27,10 +27,15 @@ url = "{url}"
 name = "large-1"
 key = "env:MAIN_KEY"
 """
-NO_CREDIT = Trouble("refused", "You exceeded your current quota: insufficient credits.", status=402)
+NO_CREDIT = Trouble(
+    "refused", "You exceeded your current quota: insufficient credits.", status=402
+)
 UNKNOWN = Trouble("refused", "The model `large-1` does not exist.", status=404)
 REFUSALS = {
-    "wrong key": (Trouble("key", f"Incorrect API key provided: {KEY}"), "does not accept the key."),
+    "wrong key": (
+        Trouble("key", f"Incorrect API key provided: {KEY}"),
+        "does not accept the key.",
+    ),
     "no credit": (NO_CREDIT, "wants to be paid first."),
     "unknown model": (UNKNOWN, "has no model large-1."),
 }
@@ -47,10 +52,14 @@ def no_traceback(served: Served, *texts: str) -> None:
     assert " ERROR " not in written, written
 
 
-def told(served: Served, window: Window, sentence: str, *, seconds: float = 30.0) -> None:
+def told(
+    served: Served, window: Window, sentence: str, *, seconds: float = 30.0
+) -> None:
     """Ask in a terminal and on the page: both tell the sentence, and the page stays usable."""
     command = [sys.executable, "-m", "tenax", "-p", "Hello there"]
-    terminal = subprocess.Popen(command, env=served.env, stdout=PIPE, stderr=PIPE, text=True)
+    terminal = subprocess.Popen(
+        command, env=served.env, stdout=PIPE, stderr=PIPE, text=True
+    )
     tab = window.enter(served)
     tab.say("Hello there")
     marker = tab.rows("marker", "failed")
@@ -87,7 +96,10 @@ if {"tenax.web", "-p"} & set(sys.orig_argv):
 
 @pytest.mark.parametrize(
     ("url", "sentence"),
-    [("http://127.0.0.7:11434/v1", "ollama serve"), ("http://models.invalid/v1", "its name is not known")],
+    [
+        ("http://127.0.0.7:11434/v1", "ollama serve"),
+        ("http://models.invalid/v1", "its name is not known"),
+    ],
     ids=["Ollama does not run", "no network"],
 )
 def test_a_server_that_is_not_there_is_told(
@@ -95,7 +107,9 @@ def test_a_server_that_is_not_there_is_told(
 ) -> None:
     """With how it is started, where that is known."""
     (tmp_path / "sitecustomize.py").write_text(IMPATIENT)
-    (tmp_path / "config.toml").write_text(CONFIG.format(url=url).replace('key = "env:MAIN_KEY"\n', ""))
+    (tmp_path / "config.toml").write_text(
+        CONFIG.format(url=url).replace('key = "env:MAIN_KEY"\n', "")
+    )
     told(serve(env={"PYTHONPATH": str(tmp_path)}), window, sentence, seconds=90)
 
 
@@ -121,7 +135,9 @@ if "tenax.web" in sys.orig_argv:
 """
 
 
-def test_a_full_disk_holds_up_and_loses_nothing(serve: Serve, window: Window, tmp_path: Path) -> None:
+def test_a_full_disk_holds_up_and_loses_nothing(
+    serve: Serve, window: Window, tmp_path: Path
+) -> None:
     """The answer that is being written is held beside the store, a message waits in the browser; with room both go on."""
     window.expects("status of 503")
     pace = Pace(tmp_path, 20)
@@ -136,9 +152,13 @@ def test_a_full_disk_holds_up_and_loses_nothing(serve: Serve, window: Window, tm
     tab.shows("word010")
     os.kill(served.server(), signal.SIGUSR1)
     pace.say()
-    expect(tab.page.get_by_text("of the answer are held on the server's disk")).to_be_visible()
+    expect(
+        tab.page.get_by_text("of the answer are held on the server's disk")
+    ).to_be_visible()
     tab.say("Is there room?")
-    expect(tab.rows("user", "unsent")).to_contain_text("Not sent yet. It is kept here and sent by itself.")
+    expect(tab.rows("user", "unsent")).to_contain_text(
+        "Not sent yet. It is kept here and sent by itself."
+    )
     os.kill(served.server(), signal.SIGUSR2)
     tab.answered("Thank you.", count=3)
     assert tab.texts("user") == ["Hello", "Talk", "Is there room?"]
@@ -154,11 +174,15 @@ def test_a_folder_that_cannot_be_written_is_told(serve: Serve, window: Window) -
     tab = window.enter(served)
     (served.home / "config.toml").mkdir()
     tab.page.get_by_role("button", name="Use the practice model").click()
-    expect(tab.page.get_by_role("alert").first).to_contain_text("config.toml", timeout=90_000)
+    expect(tab.page.get_by_role("alert").first).to_contain_text(
+        "config.toml", timeout=90_000
+    )
     no_traceback(served, tab.page.inner_text("body"))
 
 
-def test_a_message_that_is_refused_goes_back_into_the_box(serve: Serve, window: Window) -> None:
+def test_a_message_that_is_refused_goes_back_into_the_box(
+    serve: Serve, window: Window
+) -> None:
     """It can be mended there; what was begun meanwhile stays above it."""
     window.expects(r"status of 413")
     tab = window.enter(serve("Yes."))

@@ -6,7 +6,14 @@ from itertools import pairwise
 from pathlib import Path
 
 import tenax
-from tenax.events import Event, MessageAssistant, MessageUser, ModelRequested, RunFinished, RunStarted
+from tenax.events import (
+    Event,
+    MessageAssistant,
+    MessageUser,
+    ModelRequested,
+    RunFinished,
+    RunStarted,
+)
 from tenax.journal import LOCAL_USER
 from tenax.models import Call, Reply
 from tenax.parts import Text
@@ -50,7 +57,11 @@ def earlier_talk(home: Path) -> str:
             add(RunStarted([stored]), run=run)
             request = add(ModelRequested(1, "", "m", 1.0, []), run=run)
             stored = say(n + 1) if n % 10 == 8 else 0
-            add(MessageAssistant([Text(f"answer {n}")], request), RunFinished("completed"), run=run)
+            add(
+                MessageAssistant([Text(f"answer {n}")], request),
+                RunFinished("completed"),
+                run=run,
+            )
     return name
 
 
@@ -69,7 +80,14 @@ def test_every_acknowledged_message_is_shown_once_where_it_was_answered(
     call = Call("read_file", {"path": "nothing.txt"})
     first, step = Reply("first " * 10, calls=[call]), Reply("A step.", calls=[call])
     pace = Pace(tmp_path, 5)
-    served = serve(*before, first, *[step] * (STEPS - 2), Reply("last " * 20), "An answer.", env=pace.env)
+    served = serve(
+        *before,
+        first,
+        *[step] * (STEPS - 2),
+        Reply("last " * 20),
+        "An answer.",
+        env=pace.env,
+    )
     page = client(served)
     page.say(name, f"message {EARLIER}")
     tab = window.enter(served)
@@ -81,7 +99,8 @@ def test_every_acknowledged_message_is_shown_once_where_it_was_answered(
     tab.shows("last last")
     expected = [f"message {n}" for n in range(EARLIER + QUEUED + 1)]
 
-    tab.page.reload()  # the last rows are all of the run; what waits was stored far above them
+    # the last rows are all of the run; what waits was stored far above them
+    tab.page.reload()
     expect(tab.rows("user", "queued")).to_have_count(QUEUED)
     assert [text for text, _ in messages(tab)] == expected
     pace.say()
@@ -91,5 +110,9 @@ def test_every_acknowledged_message_is_shown_once_where_it_was_answered(
     tab.page.reload()
     expect(tab.rows("assistant").filter(has_text="An answer.")).to_have_count(QUEUED)
     assert messages(tab) == [(text, "") for text in expected]
-    kinds = tab.page.eval_on_selector_all("[data-row]", "rows => rows.map(row => row.dataset.kind)")
-    assert ("user", "user") not in pairwise(kinds), "each message stands above its answer"
+    kinds = tab.page.eval_on_selector_all(
+        "[data-row]", "rows => rows.map(row => row.dataset.kind)"
+    )
+    assert ("user", "user") not in pairwise(kinds), (
+        "each message stands above its answer"
+    )

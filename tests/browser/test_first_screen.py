@@ -12,10 +12,15 @@ KEY = "sk-hunter2-hunter2-hunter2"
 TAGS = {"models": [{"name": "qwen3:8b", "size": 5_000_000_000}]}
 
 
-def test_what_ollama_has_is_one_click_away(serve: Serve, window: Window, beside: Beside) -> None:
+def test_what_ollama_has_is_one_click_away(
+    serve: Serve, window: Window, beside: Beside
+) -> None:
     """It is tried, it is kept, and the answer comes from it."""
     provider = beside.enter(
-        Provider(Script([Reply("I run on this machine.")], repeat=True), pages={"/api/tags": TAGS})
+        Provider(
+            Script([Reply("I run on this machine.")], repeat=True),
+            pages={"/api/tags": TAGS},
+        )
     )
     served = serve(env={"OLLAMA_HOST": provider.url})
     tab = window.enter(served)
@@ -31,12 +36,17 @@ def test_what_ollama_has_is_one_click_away(serve: Serve, window: Window, beside:
 
 
 @pytest.mark.parametrize("where", ["its models are listed", "one is tried"])
-def test_a_wrong_key_is_told_and_not_kept(serve: Serve, window: Window, beside: Beside, where: str) -> None:
+def test_a_wrong_key_is_told_and_not_kept(
+    serve: Serve, window: Window, beside: Beside, where: str
+) -> None:
     """In our words, without the key; the form stays as it was filled in."""
     window.expects("status of 400")
     models = 401 if where == "its models are listed" else {"data": [{"id": "large-1"}]}
     provider = beside.enter(
-        Provider([Reply(trouble=Trouble("key", f"bad key {KEY}"))], pages={"/v1/models": models})
+        Provider(
+            [Reply(trouble=Trouble("key", f"bad key {KEY}"))],
+            pages={"/v1/models": models},
+        )
     )
     served = serve()
     tab = window.enter(served)
@@ -56,12 +66,16 @@ def test_a_wrong_key_is_told_and_not_kept(serve: Serve, window: Window, beside: 
     assert not (served.home / "config.toml").exists()
 
 
-def test_the_practice_model_answers_with_a_line_that_says_what_it_is(serve: Serve, window: Window) -> None:
+def test_the_practice_model_answers_with_a_line_that_says_what_it_is(
+    serve: Serve, window: Window
+) -> None:
     """The real one, on this machine."""
     tab = window.enter(serve())
     tab.page.get_by_role("button", name="Use the practice model").click()
     expect(tab.box).to_be_visible(timeout=90_000)
     tab.say("What is the capital of France?")
     answer = tab.answer_whole_or_cut(timeout=90_000)
-    expect(answer.locator(".label")).to_contain_text("Practice model, 135 M parameters, on this machine.")
+    expect(answer.locator(".label")).to_contain_text(
+        "Practice model, 135 M parameters, on this machine."
+    )
     assert tab.texts("assistant")[0] != ""

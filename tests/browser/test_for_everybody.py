@@ -17,7 +17,11 @@ from tests.support.turns import set_up
 AXE = Path(__file__).parents[2] / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 RICH = "# Title\n\nA **bold** word, a [link](https://example.org) and `code`.\n\n```python\nprint(1)\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
 WRITE = Call("write_file", {"path": "note.txt", "content": "held"})
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+PHONE = {
+    "viewport": {"width": 390, "height": 844},
+    "has_touch": True,
+    "is_mobile": True,
+}
 PAGE_BYTES_MAX = 300_000
 REQUESTS_MAX = 15
 
@@ -27,15 +31,23 @@ def nothing_is_wrong(tab: Tab, where: str) -> None:
     assert AXE.exists(), "axe-core is not there: run npm ci in ui/"
     tab.page.evaluate(AXE.read_text())
     found: list[Any] = tab.page.evaluate("async () => (await axe.run()).violations")
-    wrong = [(each["id"], [node["html"][:200] for node in each["nodes"]]) for each in found]
+    wrong = [
+        (each["id"], [node["html"][:200] for node in each["nodes"]]) for each in found
+    ]
     assert not wrong, f"{where}: {wrong}"
 
 
 @pytest.mark.parametrize("size", ["desktop", "phone"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_keeps_anybody_out(chromium: Chromium, serve: Serve, scheme: str, size: str) -> None:
+def test_nothing_keeps_anybody_out(
+    chromium: Chromium, serve: Serve, scheme: str, size: str
+) -> None:
     """On the first screen, in a conversation, where an approval is asked, in a search, and in the menu."""
-    how = {"color_scheme": scheme, "reduced_motion": "reduce", **(PHONE if size == "phone" else {})}
+    how = {
+        "color_scheme": scheme,
+        "reduced_motion": "reduce",
+        **(PHONE if size == "phone" else {}),
+    }
     with chromium.window(**how) as window:
         served = serve()
         tab = window.enter(served)
@@ -64,10 +76,14 @@ def test_nothing_keeps_anybody_out(chromium: Chromium, serve: Serve, scheme: str
             assert width <= PHONE["viewport"]["width"], "it scrolls sideways"  # type: ignore[index]
 
 
-RIGHT_TO_LEFT = "שלום!\n\n- פריט\n\n> ציטוט\n\n```python\nprint(1);\n```\n\nPlain English."
+RIGHT_TO_LEFT = (
+    "שלום!\n\n- פריט\n\n> ציטוט\n\n```python\nprint(1);\n```\n\nPlain English."
+)
 
 
-def test_words_from_right_to_left_stand_there_and_code_does_not(serve: Serve, window: Window) -> None:
+def test_words_from_right_to_left_stand_there_and_code_does_not(
+    serve: Serve, window: Window
+) -> None:
     """The mark of a list is beside its entry; code reads from the left; each paragraph has its own side."""
     tab = window.enter(serve(RIGHT_TO_LEFT))
     tab.box.fill("שלום")
@@ -76,7 +92,9 @@ def test_words_from_right_to_left_stand_there_and_code_does_not(serve: Serve, wi
     code = tab.rows("assistant", "").locator("pre")
     expect(code).to_have_css("direction", "ltr")
     expect(tab.page.locator(".prose ul")).to_have_css("padding-right", "24px")
-    expect(tab.page.locator(".prose blockquote")).to_have_css("border-right-width", "3px")
+    expect(tab.page.locator(".prose blockquote")).to_have_css(
+        "border-right-width", "3px"
+    )
     line = tab.page.locator(".prose p", has_text="Plain English.")
     left = line.evaluate("""line => {
       const words = document.createRange();
@@ -86,7 +104,9 @@ def test_words_from_right_to_left_stand_there_and_code_does_not(serve: Serve, wi
     assert left == 0
 
 
-def test_a_conversation_weighs_less_than_a_photograph(serve: Serve, window: Window) -> None:
+def test_a_conversation_weighs_less_than_a_photograph(
+    serve: Serve, window: Window
+) -> None:
     """All that the browser loads for it, as a server that compresses would send it."""
     served = serve(RICH)
     page = client(served)
@@ -95,9 +115,14 @@ def test_a_conversation_weighs_less_than_a_photograph(serve: Serve, window: Wind
     tab = window.tab(f"{served.link}&to=/c/{name}")
     expect(tab.rows("assistant", "").locator("table")).to_be_visible()
     expect(tab.page.locator("pre .hljs-built_in, pre span").first).to_be_attached()
-    asked = {each for each in window.requests if "/api/events" not in each and "/link#" not in each}
+    asked = {
+        each
+        for each in window.requests
+        if "/api/events" not in each and "/link#" not in each
+    }
     asked |= {
-        f"{served.url}/assets/{each.name}" for each in (PAGE / "assets").glob("worker-*")
+        f"{served.url}/assets/{each.name}"
+        for each in (PAGE / "assets").glob("worker-*")
     }  # not told of
     assert any("/markdown-" in each for each in asked)
     weights = {each: len(gzip.compress(page.http.get(each).content)) for each in asked}
@@ -128,7 +153,8 @@ def test_everything_can_be_done_with_the_keyboard(serve: Serve, window: Window) 
     keys.press("Enter")
     expect(tab.page.locator(".row.hit")).to_be_in_viewport()
     keys.press("Control+k")
-    tab.page.evaluate("() => new Promise(requestAnimationFrame)")  # until then it takes the focus once more
+    # until then it takes the focus once more
+    tab.page.evaluate("() => new Promise(requestAnimationFrame)")
     keys.press("Escape")
     expect(search).to_have_value("")
     keys.press("Escape")
@@ -146,11 +172,17 @@ Holds = Callable[[], bool]
 
 
 def is_in(tab: Tab, name: str) -> Holds:
-    return lambda: bool(tab.page.evaluate("name => document.activeElement?.matches(name)", name))
+    return lambda: bool(
+        tab.page.evaluate("name => document.activeElement?.matches(name)", name)
+    )
 
 
 def is_on(tab: Tab, words: str) -> Holds:
-    return lambda: bool(tab.page.evaluate("words => document.activeElement?.textContent === words", words))
+    return lambda: bool(
+        tab.page.evaluate(
+            "words => document.activeElement?.textContent === words", words
+        )
+    )
 
 
 def press_until(tab: Tab, key: str, holds: Holds) -> None:

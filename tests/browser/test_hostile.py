@@ -35,11 +35,16 @@ def is_harmless(tab: Tab, window: Window) -> None:
     """Nothing ran, nothing was asked of anybody else, and no element came in that could do either."""
     assert tab.page.evaluate("window.__pwned") is None
     assert (
-        tab.page.locator("main iframe, main script, main style, main base, main object, main embed").count()
+        tab.page.locator(
+            "main iframe, main script, main style, main base, main object, main embed"
+        ).count()
         == 0
     )
     assert (
-        tab.page.locator(".transcript img, .transcript form, .transcript svg, .transcript input").count() == 0
+        tab.page.locator(
+            ".transcript img, .transcript form, .transcript svg, .transcript input"
+        ).count()
+        == 0
     )
     links = tab.page.locator(".transcript a").evaluate_all(
         "links => links.map(link => link.getAttribute('href'))"
@@ -53,15 +58,20 @@ def is_harmless(tab: Tab, window: Window) -> None:
 def hostile_talk(home: Path) -> str:
     """The same things in every place that a row has."""
     call = ToolCall(
-        "call_<b>1", "<img src=x onerror=window.__pwned=20>", '{"path": "<script>window.__pwned=21</script>"}'
+        "call_<b>1",
+        "<img src=x onerror=window.__pwned=20>",
+        '{"path": "<script>window.__pwned=21</script>"}',
     )
-    bad = ToolCall("call_2", "read_file", "{not json <script>window.__pwned=22</script>")
+    bad = ToolCall(
+        "call_2", "read_file", "{not json <script>window.__pwned=22</script>"
+    )
     return new_conversation(
         f"sqlite:///{home / 'tenax.db'}",
         ConversationTitled(f"needle {EVIL[:120]}"),
         MessageUser([Text(EVIL)], author="<script>window.__pwned=23</script>"),
         MessageAssistant(
-            [Reasoning(EVIL), Text(EVIL), call, bad], model="<img src=x onerror=window.__pwned=24>"
+            [Reasoning(EVIL), Text(EVIL), call, bad],
+            model="<img src=x onerror=window.__pwned=24>",
         ),
         ToolFinished(4, "call_<b>1", "done", EVIL),
         ToolFinished(4, "call_2", "failed", HALVES),
@@ -70,7 +80,9 @@ def hostile_talk(home: Path) -> str:
     )
 
 
-def test_what_is_stored_is_shown_as_text(serve: Serve, window: Window, tmp_path: Path) -> None:
+def test_what_is_stored_is_shown_as_text(
+    serve: Serve, window: Window, tmp_path: Path
+) -> None:
     """In messages, answers, reasoning, tools, arguments, titles, authors, models and search hits."""
     name = hostile_talk(tmp_path)
     served = serve("Yes.")
@@ -80,7 +92,9 @@ def test_what_is_stored_is_shown_as_text(serve: Serve, window: Window, tmp_path:
     expect(tab.rows("assistant").first).to_contain_text("needle")
     for each in tab.page.locator("details > summary").all():
         each.click()
-    expect(tab.rows("tool").first).to_contain_text("<script>window.__pwned = 1; alert(1)</script>")
+    expect(tab.rows("tool").first).to_contain_text(
+        "<script>window.__pwned = 1; alert(1)</script>"
+    )
     assert tab.texts("user")[0] == EVIL.strip()
     is_harmless(tab, window)
     tab.page.get_by_label("Search all conversations").fill("needle")
@@ -94,7 +108,8 @@ def test_what_is_stored_is_shown_as_text(serve: Serve, window: Window, tmp_path:
 def test_what_streams_in_is_shown_as_text(serve: Serve, window: Window) -> None:
     """Piece by piece, where half a tag stands at every moment; and a tool that asks with such arguments."""
     write = Call(
-        "write_file", {"path": "<img src=x onerror=window.__pwned=30>\u202etxt.exe", "content": EVIL}
+        "write_file",
+        {"path": "<img src=x onerror=window.__pwned=30>\u202etxt.exe", "content": EVIL},
     )
     tab = window.enter(serve(Reply(EVIL, pause=0.01), Reply("May I?", calls=[write])))
     tab.say("Begin")
@@ -137,9 +152,14 @@ def test_a_title_with_tags_is_a_title(serve: Serve, window: Window) -> None:
     is_harmless(tab, window)
 
 
-def test_three_million_characters_are_shown_and_the_page_stays_usable(serve: Serve, window: Window) -> None:
+def test_three_million_characters_are_shown_and_the_page_stays_usable(
+    serve: Serve, window: Window
+) -> None:
     """As a message of the person and as an answer, whole when asked for."""
-    large = "".join(f"line {n:06} of a text that nobody will read to its end\n" for n in range(55_000))
+    large = "".join(
+        f"line {n:06} of a text that nobody will read to its end\n"
+        for n in range(55_000)
+    )
     served = serve("Yes.")
     tab = window.enter(served)
     tab.say("Hello")

@@ -22,7 +22,14 @@ PROVIDER: dict[str, Any] = {
     "busy_seconds": 0.0,
     "error": "The server answered 503.",
     "rests_seconds": 30.0,
-    "letters": [{"conversation": "c_1", "seq": 7, "error": "It is too long.", "at": 1_794_000_000_000_000}],
+    "letters": [
+        {
+            "conversation": "c_1",
+            "seq": 7,
+            "error": "It is too long.",
+            "at": 1_794_000_000_000_000,
+        }
+    ],
 }
 
 
@@ -40,7 +47,9 @@ def remember(tab: Tab, text: str, group: str = "Notes") -> None:
     expect(fact(tab, text)).to_be_visible()
 
 
-def test_a_line_says_what_was_remembered_and_takes_it_back(serve: Serve, window: Window) -> None:
+def test_a_line_says_what_was_remembered_and_takes_it_back(
+    serve: Serve, window: Window
+) -> None:
     """The memory page leads to the message it comes from; Undo in the conversation undoes it everywhere."""
     tab = window.enter(serve(REMEMBER, "Noted."))
     tab.say("My dog is called Berta.")
@@ -61,14 +70,19 @@ def test_a_line_says_what_was_remembered_and_takes_it_back(serve: Serve, window:
     expect(tab.rows("memory", "undone")).to_contain_text("Undone.")
 
 
-def test_a_person_adds_corrects_forgets_and_brings_back(serve: Serve, window: Window) -> None:
+def test_a_person_adds_corrects_forgets_and_brings_back(
+    serve: Serve, window: Window
+) -> None:
     """Each with a way back; what is known is not kept twice; a search shows what fits."""
     served = serve("Yes.")
     tab = window.tab(f"{served.link}&to=/memory")
     expect(tab.page.get_by_text("review = false")).to_be_visible()
     remember(tab, "Is called Ada.", "Profile")
     remember(tab, "Drinks tea in the morning.")
-    profile, notes = (tab.page.get_by_role("region", name=each, exact=True) for each in ("Profile", "Notes"))
+    profile, notes = (
+        tab.page.get_by_role("region", name=each, exact=True)
+        for each in ("Profile", "Notes")
+    )
     expect(profile).to_contain_text("Is called Ada.You, ")
     expect(notes).to_contain_text("Drinks tea in the morning.")
     tab.page.get_by_role("button", name="Edit: Drinks tea").click()
@@ -76,11 +90,15 @@ def test_a_person_adds_corrects_forgets_and_brings_back(serve: Serve, window: Wi
     tab.page.get_by_role("radio", name="Profile").check()
     tab.button("Save").click()
     expect(profile).to_contain_text("Drinks coffee.")
-    tab.page.locator(".toast", has_text="Changed.").get_by_role("button", name="Undo").click()
+    tab.page.locator(".toast", has_text="Changed.").get_by_role(
+        "button", name="Undo"
+    ).click()
     expect(notes).to_contain_text("Drinks tea in the morning.")
     tab.page.get_by_role("button", name="Forget: Is called Ada.").click()
     expect(fact(tab, "Ada")).to_have_count(0)
-    tab.page.locator(".toast", has_text="Forgotten.").get_by_role("button", name="Undo").click()
+    tab.page.locator(".toast", has_text="Forgotten.").get_by_role(
+        "button", name="Undo"
+    ).click()
     expect(profile).to_contain_text("Is called Ada.")
     tab.page.get_by_label("Search what is remembered").fill("tea")
     expect(tab.page.locator("[data-fact]")).to_have_count(1)
@@ -89,7 +107,9 @@ def test_a_person_adds_corrects_forgets_and_brings_back(serve: Serve, window: Wi
     expect(tab.page.get_by_text("Nothing is remembered about this.")).to_be_visible()
 
 
-def test_a_change_that_another_made_meanwhile_is_shown_and_not_lost(serve: Serve, window: Window) -> None:
+def test_a_change_that_another_made_meanwhile_is_shown_and_not_lost(
+    serve: Serve, window: Window
+) -> None:
     """What was typed stays; the other's words are shown; saving again is then meant."""
     window.expects("409")
     served = serve("Yes.")
@@ -99,15 +119,24 @@ def test_a_change_that_another_made_meanwhile_is_shown_and_not_lost(serve: Serve
     tab.page.get_by_label("What is remembered", exact=True).fill("Lives in Basel.")
     other = client(served)
     (known,) = other.get("/memory")["facts"]
-    other.http.patch(f"/api/memory/{known['id']}", json={"was": known["version"], "text": "Lives in Thun."})
+    other.http.patch(
+        f"/api/memory/{known['id']}",
+        json={"was": known["version"], "text": "Lives in Thun."},
+    )
     tab.button("Save").click()
-    expect(tab.page.locator(".refusal")).to_have_text("It was changed meanwhile. Now it says: Lives in Thun.")
-    expect(tab.page.get_by_label("What is remembered", exact=True)).to_have_value("Lives in Basel.")
+    expect(tab.page.locator(".refusal")).to_have_text(
+        "It was changed meanwhile. Now it says: Lives in Thun."
+    )
+    expect(tab.page.get_by_label("What is remembered", exact=True)).to_have_value(
+        "Lives in Basel."
+    )
     tab.button("Save").click()
     expect(fact(tab, "Lives in Basel.")).to_be_visible()
 
 
-def test_it_is_taken_away_as_a_file_and_brought_back(serve: Serve, window: Window, tmp_path: Path) -> None:
+def test_it_is_taken_away_as_a_file_and_brought_back(
+    serve: Serve, window: Window, tmp_path: Path
+) -> None:
     """Export is a download; Import takes the same file, and says what it did."""
     served = serve("Yes.")
     tab = window.tab(f"{served.link}&to=/memory")
@@ -122,22 +151,34 @@ def test_it_is_taken_away_as_a_file_and_brought_back(serve: Serve, window: Windo
     with tab.page.expect_file_chooser() as chooser:
         tab.button("Import").click()
     chooser.value.set_files(file)
-    expect(tab.page.locator(".toast", has_text="1 added, 0 changed, 1 known already.")).to_be_visible()
+    expect(
+        tab.page.locator(".toast", has_text="1 added, 0 changed, 1 known already.")
+    ).to_be_visible()
     expect(fact(tab, "Has a shed.")).to_contain_text("An import, ")
 
 
-def test_a_provider_that_is_behind_is_told_of_and_can_be_tried_again(serve: Serve, window: Window) -> None:
+def test_a_provider_that_is_behind_is_told_of_and_can_be_tried_again(
+    serve: Serve, window: Window
+) -> None:
     """How far, the last error, what it could not take; Retry asks the server."""
     asked: list[str] = []
-    window.context.route("**/api/memory/status", lambda route: route.fulfill(json={"providers": [PROVIDER]}))
+    window.context.route(
+        "**/api/memory/status",
+        lambda route: route.fulfill(json={"providers": [PROVIDER]}),
+    )
     window.context.route(
         "**/api/memory/providers/elephant/retry",
-        lambda route: (asked.append(route.request.method), route.fulfill(json={"retried": 1}))[-1],
+        lambda route: (
+            asked.append(route.request.method),
+            route.fulfill(json={"retried": 1}),
+        )[-1],
     )
     served = serve("Yes.")
     tab = window.tab(f"{served.link}&to=/memory")
     elephant = tab.page.locator("[data-provider=elephant]")
-    expect(elephant).to_contain_text("3 turns and 1 end of a conversation behind. It is tried again in 30 s.")
+    expect(elephant).to_contain_text(
+        "3 turns and 1 end of a conversation behind. It is tried again in 30 s."
+    )
     expect(elephant).to_contain_text("Last error: The server answered 503.")
     expect(elephant.get_by_role("link")).to_have_attribute("href", "/c/c_1#user-7")
     tab.button("Retry").click()
@@ -159,7 +200,9 @@ def test_a_temporary_conversation_says_so(serve: Serve, window: Window) -> None:
     expect(badge).to_have_count(0)
 
 
-def test_what_was_deleted_is_not_named_as_the_one_that_is_left(serve: Serve, window: Window) -> None:
+def test_what_was_deleted_is_not_named_as_the_one_that_is_left(
+    serve: Serve, window: Window
+) -> None:
     """The next conversation opens as any other."""
     tab = window.enter(serve("Yes."))
     tab.say("Hello")
@@ -174,7 +217,9 @@ def test_what_was_deleted_is_not_named_as_the_one_that_is_left(serve: Serve, win
     assert tab.conversation != gone
 
 
-def test_the_memory_page_is_used_with_the_keyboard(serve: Serve, window: Window) -> None:
+def test_the_memory_page_is_used_with_the_keyboard(
+    serve: Serve, window: Window
+) -> None:
     """Add, correct with Enter, leave with Escape; the focus goes on at a sensible place."""
     served = serve("Yes.")
     tab = window.tab(f"{served.link}&to=/memory")
@@ -195,17 +240,27 @@ def test_the_memory_page_is_used_with_the_keyboard(serve: Serve, window: Window)
     keys.press("End")
     keys.type(" And more.")
     keys.press("Enter")
-    expect(tab.page.get_by_role("button", name="Edit: One thing. And more.")).to_be_focused()
+    expect(
+        tab.page.get_by_role("button", name="Edit: One thing. And more.")
+    ).to_be_focused()
     tab.page.get_by_role("button", name="Forget: Another matter.").focus()
     keys.press("Enter")
-    expect(tab.page.get_by_role("button", name="Edit: One thing. And more.")).to_be_focused()
+    expect(
+        tab.page.get_by_role("button", name="Edit: One thing. And more.")
+    ).to_be_focused()
 
 
 @pytest.mark.parametrize("size", ["desktop", "phone"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_keeps_anybody_out(chromium: Chromium, serve: Serve, scheme: str, size: str) -> None:
+def test_nothing_keeps_anybody_out(
+    chromium: Chromium, serve: Serve, scheme: str, size: str
+) -> None:
     """Empty, with facts and a provider, while one is edited, in the conversation, and in a temporary one."""
-    how = {"color_scheme": scheme, "reduced_motion": "reduce", **(PHONE if size == "phone" else {})}
+    how = {
+        "color_scheme": scheme,
+        "reduced_motion": "reduce",
+        **(PHONE if size == "phone" else {}),
+    }
     with chromium.window(**how) as window:
         served = serve(REMEMBER, "Noted.")
         tab = window.tab(f"{served.link}&to=/memory")
@@ -217,7 +272,8 @@ def test_nothing_keeps_anybody_out(chromium: Chromium, serve: Serve, scheme: str
         expect(tab.rows("memory").get_by_role("button")).to_be_visible()
         nothing_is_wrong(tab, "line")
         window.context.route(
-            "**/api/memory/status", lambda route: route.fulfill(json={"providers": [PROVIDER]})
+            "**/api/memory/status",
+            lambda route: route.fulfill(json={"providers": [PROVIDER]}),
         )
         tab.page.goto(f"{served.url}/memory")
         expect(tab.button("Retry")).to_be_visible()

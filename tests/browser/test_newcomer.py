@@ -26,7 +26,10 @@ USER = "tenax-newcomer"
 MINUTES = 6
 NODE = {"node", "nodejs", "npm", "npx", "corepack"}
 # A machine that reaches its registries by a mirror or a proxy says so in these.
-REGISTRIES = re.compile(r"PIP_|NPM_|npm_config_|(?:https?|no|all)_proxy$|SSL_CERT_|NODE_EXTRA", re.IGNORECASE)
+REGISTRIES = re.compile(
+    r"PIP_|NPM_|npm_config_|(?:https?|no|all)_proxy$|SSL_CERT_|NODE_EXTRA",
+    re.IGNORECASE,
+)
 
 pytestmark = pytest.mark.crash
 
@@ -38,7 +41,9 @@ def person() -> Iterator[dict[str, Any]]:
         yield {}
         return
     subprocess.run(
-        ["useradd", "--no-create-home", "--shell", "/bin/sh", USER], check=False, capture_output=True
+        ["useradd", "--no-create-home", "--shell", "/bin/sh", USER],
+        check=False,
+        capture_output=True,
     )
     found = pwd.getpwnam(USER)
     yield {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": []}
@@ -65,7 +70,9 @@ def place(person: dict[str, Any]) -> Iterator[Path]:
     if not python.is_symlink():  # the system has none: ours
         python.symlink_to(Path(sys.base_prefix) / "bin" / "python3")
     if person:
-        subprocess.run(["chown", "-R", f"{person['user']}:{person['group']}", place], check=True)
+        subprocess.run(
+            ["chown", "-R", f"{person['user']}:{person['group']}", place], check=True
+        )
     yield place
     subprocess.run(["rm", "-rf", place], check=False)  # tens of thousands of files
 
@@ -74,7 +81,9 @@ class Typed:
     """`make run`, typed into a terminal."""
 
     def __init__(self, place: Path, person: dict[str, Any]) -> None:
-        kept = {name: value for name, value in os.environ.items() if REGISTRIES.match(name)}
+        kept = {
+            name: value for name, value in os.environ.items() if REGISTRIES.match(name)
+        }
         env = {
             **kept,
             "PATH": str(place / "bin"),
@@ -88,7 +97,13 @@ class Typed:
             os.chown(os.ttyname(slave), person["user"], person["group"])
         command = ["setsid", "--ctty", "--wait", "make", "run"]
         self.process = subprocess.Popen(
-            command, cwd=place / "clone", env=env, stdin=slave, stdout=slave, stderr=slave, **person
+            command,
+            cwd=place / "clone",
+            env=env,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            **person,
         )
         os.close(slave)
         self.text = ""
@@ -100,9 +115,15 @@ class Typed:
             assert time.monotonic() < deadline, f"{pattern} did not come:\n{self.text}"
             if select.select([self.master], [], [], 1.0)[0]:
                 try:
-                    self.text += os.read(self.master, 65536).decode(errors="replace").replace("\r", "")
+                    self.text += (
+                        os.read(self.master, 65536)
+                        .decode(errors="replace")
+                        .replace("\r", "")
+                    )
                 except OSError:  # it has ended
-                    raise AssertionError(f"it ended with {self.process.wait()}:\n{self.text}") from None
+                    raise AssertionError(
+                        f"it ended with {self.process.wait()}:\n{self.text}"
+                    ) from None
         return found[0]
 
     def close(self) -> None:
@@ -126,7 +147,12 @@ def test_a_newcomer_is_led_from_one_command_to_an_answer(
     try:
         link = typed.until(r"http://\S+/link#code=\S+(?=\n)", MINUTES * 60)
         steps = re.findall(r"^\d/\d .*$", typed.text, re.MULTILINE)
-        assert steps == ["1/4 environment", "2/4 page", "3/4 practice model", "4/4 start"]
+        assert steps == [
+            "1/4 environment",
+            "2/4 page",
+            "3/4 practice model",
+            "4/4 start",
+        ]
         assert "Traceback" not in typed.text
         tab = window.tab(link)
         pull_the_plug(tab)  # to its end: test_tour.py
@@ -134,7 +160,9 @@ def test_a_newcomer_is_led_from_one_command_to_an_answer(
         tab.page.get_by_role("button", name="Use the practice model").click()
         expect(tab.box).to_be_visible(timeout=90_000)
         tab.say("What is the capital of France?")
-        expect(tab.answer_whole_or_cut(timeout=90_000).locator(".label")).to_contain_text("Practice model")
+        expect(
+            tab.answer_whole_or_cut(timeout=90_000).locator(".label")
+        ).to_contain_text("Practice model")
         began = time.monotonic()
         os.write(typed.master, b"\x03")
         typed.until("Stopped.", 25)

@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from tenax.models import Reply
-from tests.support.browser import SECONDS, Beside, Pace, Serve, Tab, Window, Wire, client, expect
+from tests.support.browser import (
+    SECONDS,
+    Beside,
+    Pace,
+    Serve,
+    Tab,
+    Window,
+    Wire,
+    client,
+    expect,
+)
 
 ANSWER = " ".join(f"word{n:03}" for n in range(90))
 SLOW = Reply(ANSWER, pause=0.05)
@@ -90,7 +100,10 @@ def test_without_network_a_message_waits_and_is_sent_once_by_itself(
     tab.answered("And more.", count=2)
     only_grew([each for each in tab.seen if "|" not in each])
     assert tab.texts("user") == ["Count.", "And then?"]
-    assert [row["kind"] for row in other.rows(tab.conversation)] == ["user", "assistant"] * 2
+    assert [row["kind"] for row in other.rows(tab.conversation)] == [
+        "user",
+        "assistant",
+    ] * 2
 
 
 def test_what_is_written_while_a_new_conversation_waits_for_the_network_stays_in_the_box(
@@ -147,21 +160,29 @@ def test_half_a_message_that_the_browser_has_no_room_for_is_there_while_the_page
     expect(tab.box).to_have_value("")
 
 
-def test_a_page_that_slept_goes_on(serve: Serve, window: Window, tmp_path: Path) -> None:
+def test_a_page_that_slept_goes_on(
+    serve: Serve, window: Window, tmp_path: Path
+) -> None:
     """As when a laptop sleeps: what was written meanwhile comes at once, and goes on."""
     pace = Pace(tmp_path, 12)
     served = serve(SLOW, env=pace.env)
     other, tab = client(served), window.enter(served)
     tab.say("Count.")
-    tab.page.evaluate("window.__beats = []; setInterval(() => __beats.push(performance.now()), 20)")
+    tab.page.evaluate(
+        "window.__beats = []; setInterval(() => __beats.push(performance.now()), 20)"
+    )
     name, before = tab.conversation, words(tab, 10)
     with window.asleep(), other.stream(f"-~{name}:") as stream:
         pace.say()
-        stream.read_until(name, lambda _rows: len(stream.text(name)) > len(before) + 8 * 30)
+        stream.read_until(
+            name, lambda _rows: len(stream.text(name)) > len(before) + 8 * 30
+        )
     tab.answered(ANSWER, count=1)
     only_grew(tab.seen)
     beats: list[float] = tab.page.evaluate("window.__beats")
-    assert max(after - before for before, after in pairwise(beats)) > 500, "it was not asleep"
+    assert max(after - before for before, after in pairwise(beats)) > 500, (
+        "it was not asleep"
+    )
 
 
 def test_eight_tabs_are_live_and_each_can_send(serve: Serve, window: Window) -> None:
@@ -170,7 +191,10 @@ def test_eight_tabs_are_live_and_each_can_send(serve: Serve, window: Window) -> 
     first = window.enter(served)
     first.say("From tab 0")
     first.answered("Yes.")
-    tabs = [first, *(window.tab(f"{served.url}/c/{first.conversation}") for _ in range(7))]
+    tabs = [
+        first,
+        *(window.tab(f"{served.url}/c/{first.conversation}") for _ in range(7)),
+    ]
     for number, tab in enumerate(tabs[1:], 1):
         expect(tab.rows("assistant", "")).to_have_count(number)
         tab.say(f"From tab {number}")
@@ -208,7 +232,10 @@ def test_every_character_shown_before_a_kill_stands_after_it(
         assert kept[0].startswith(alone[-1]), "a word that was shown is missing"
         assert ANSWER.startswith(kept[0])
     rows = client(served).rows(tabs[0].conversation)
-    assert [row["text"].strip() for row in rows if row["kind"] == "assistant"] == [kept[0], ANSWER]
+    assert [row["text"].strip() for row in rows if row["kind"] == "assistant"] == [
+        kept[0],
+        ANSWER,
+    ]
 
 
 def test_the_banner_tells_that_the_server_is_gone(serve: Serve, window: Window) -> None:

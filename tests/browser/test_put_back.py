@@ -12,7 +12,9 @@ from tests.support.damage import copy_store, put_back
 pytestmark = pytest.mark.crash
 
 
-def test_the_page_says_what_is_missing_and_what_to_do(serve: Serve, window: Window, tmp_path: Path) -> None:
+def test_the_page_says_what_is_missing_and_what_to_do(
+    serve: Serve, window: Window, tmp_path: Path
+) -> None:
     """A banner that stays until the loss is accepted. The rows of the other history are gone from the page."""
     served = serve("Yes.", "Again.")
     tab = window.enter(served)

@@ -11,16 +11,25 @@ from tests.support.browser import Serve, Window, client, expect
 WRITE = Call("write_file", {"path": "a[1]/b*.txt", "content": "held"})
 
 
-def test_always_is_shown_in_full_kept_and_taken_back(serve: Serve, window: Window) -> None:
+def test_always_is_shown_in_full_kept_and_taken_back(
+    serve: Serve, window: Window
+) -> None:
     """Nothing is kept before the pattern was read; then nothing asks, until it is taken back or forbidden."""
     served = serve(
-        Reply(calls=[WRITE]), "So be it.", Reply(calls=[WRITE]), "Again.", Reply(calls=[WRITE]), "No more."
+        Reply(calls=[WRITE]),
+        "So be it.",
+        Reply(calls=[WRITE]),
+        "Again.",
+        Reply(calls=[WRITE]),
+        "No more.",
     )
     rules = lambda: load({"TENAX_HOME": str(served.home)}).rules  # noqa: E731  (what the file says)
     tab = window.enter(served)
     tab.say("Write it down")
     tab.button("Always…").click()
-    expect(tab.button("Always allow write_file a[[]1]/b[*].txt (any content)")).to_be_visible()
+    expect(
+        tab.button("Always allow write_file a[[]1]/b[*].txt (any content)")
+    ).to_be_visible()
     nothing_is_wrong(tab, "always")
     assert rules() == ()
     tab.button("Always allow write_file a[[]1]/* (any content)").click()
@@ -47,10 +56,14 @@ def test_always_is_shown_in_full_kept_and_taken_back(serve: Serve, window: Windo
     expect(tab.rows("tool", "denied")).to_have_count(1)
 
 
-def test_the_button_for_the_conversation_says_what_it_allows(serve: Serve, window: Window) -> None:
+def test_the_button_for_the_conversation_says_what_it_allows(
+    serve: Serve, window: Window
+) -> None:
     """A button for each pattern; another file asks again, and the same one does not."""
     other = Call("write_file", {"path": "c.txt", "content": "held"})
-    served = serve(Reply(calls=[WRITE]), Reply(calls=[WRITE]), Reply(calls=[other]), "So be it.")
+    served = serve(
+        Reply(calls=[WRITE]), Reply(calls=[WRITE]), Reply(calls=[other]), "So be it."
+    )
     tab = window.enter(served)
     tab.say("Write it down")
     here = tab.page.locator(".patterns button")
@@ -62,7 +75,9 @@ def test_the_button_for_the_conversation_says_what_it_allows(serve: Serve, windo
     )
     nothing_is_wrong(tab, "patterns")
     here.first.click()
-    expect(here).to_have_text(["Allow in this conversation: write_file c.txt (any content)"])
+    expect(here).to_have_text(
+        ["Allow in this conversation: write_file c.txt (any content)"]
+    )
     expect(tab.rows("tool", "done")).to_have_count(2)
     tab.button("No").click()
     tab.answered("So be it.")
@@ -81,7 +96,9 @@ CLICK_AT_ONCE = """details => {
 """Clicks on a card in the moment in which it appears, as the browser counts the clicks of a series."""
 
 
-def test_a_click_that_was_meant_for_something_else_is_no_answer(serve: Serve, window: Window) -> None:
+def test_a_click_that_was_meant_for_something_else_is_no_answer(
+    serve: Serve, window: Window
+) -> None:
     """One in the moment in which the card appears, and the second one of a double click. A key answers at once."""
     served = serve(Reply(calls=[WRITE]), "So be it.", Reply(calls=[WRITE]), "Again.")
     tab = window.enter(served)
@@ -99,7 +116,9 @@ def test_a_click_that_was_meant_for_something_else_is_no_answer(serve: Serve, wi
     expect(tab.rows("tool", "done")).to_have_count(1)
 
 
-def test_clicks_in_a_series_answer_the_card_where_it_began_and_no_other(serve: Serve, window: Window) -> None:
+def test_clicks_in_a_series_answer_the_card_where_it_began_and_no_other(
+    serve: Serve, window: Window
+) -> None:
     """Who clicks again and again, from the moment the card appears, is heard once."""
     served = serve(Reply(calls=[WRITE]), Reply(calls=[WRITE]), "So be it.")
     tab = window.enter(served)
@@ -116,17 +135,25 @@ def test_clicks_in_a_series_answer_the_card_where_it_began_and_no_other(serve: S
     expect(tab.rows("tool", "denied")).to_have_count(1)
 
 
-def test_a_rule_that_is_made_elsewhere_shows_on_return(serve: Serve, window: Window) -> None:
+def test_a_rule_that_is_made_elsewhere_shows_on_return(
+    serve: Serve, window: Window
+) -> None:
     """And for a file at the top of the folder only the file itself is offered."""
-    served = serve(Reply(calls=[Call("write_file", {"path": "top.txt", "content": "x"})]), "Done.")
+    served = serve(
+        Reply(calls=[Call("write_file", {"path": "top.txt", "content": "x"})]), "Done."
+    )
     tab = window.enter(served)
     tab.say("Write it down")
     tab.button("Always…").click()
-    expect(tab.page.locator(".always button")).to_have_text(["Always allow write_file top.txt (any content)"])
+    expect(tab.page.locator(".always button")).to_have_text(
+        ["Always allow write_file top.txt (any content)"]
+    )
     tab.page.goto(f"{served.url}/setup")
-    expect(tab.page.get_by_text("There are none: whatever changes something asks.")).to_be_visible()
+    expect(
+        tab.page.get_by_text("There are none: whatever changes something asks.")
+    ).to_be_visible()
     client(served).post("/rules", {"verdict": "deny", "tool": "x"})
     tab.page.evaluate("window.dispatchEvent(new Event('focus'))")
-    expect(tab.page.get_by_role("region", name="Rules").get_by_role("listitem")).to_have_text(
-        "Never x *Take back"
-    )
+    expect(
+        tab.page.get_by_role("region", name="Rules").get_by_role("listitem")
+    ).to_have_text("Never x *Take back")

@@ -26,7 +26,9 @@ def pull_the_plug(tab: Tab) -> str:
     tab.page.get_by_role("button", name="Take the tour").click()
     asks = tab.rows("tool", "asks")
     expect(asks).to_contain_text("tour/hello.md")
-    expect(asks).to_contain_text("Tenax asked before it wrote this file, and you said yes.")
+    expect(asks).to_contain_text(
+        "Tenax asked before it wrote this file, and you said yes."
+    )
     tab.button("Allow once").click()
     tab.shows("Readers that hold a number")
     before = tab.seen[-1]
@@ -65,7 +67,11 @@ def test_the_tour_is_taken_to_its_end_with_the_plug_pulled(
     before = served.server()
     take_the_tour(tab)
     assert served.server() != before
-    assert (served.home / "work" / "tour" / "hello.md").read_text().startswith("# Written on the tour")
+    assert (
+        (served.home / "work" / "tour" / "hello.md")
+        .read_text()
+        .startswith("# Written on the tour")
+    )
     command = tab.page.locator(".card .command code").inner_text()
     assert re.search(rf"tenax -c {tab.conversation}$", command)
     shown = served.tenax("show", tab.conversation).stdout

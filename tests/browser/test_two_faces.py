@@ -46,8 +46,18 @@ def test_what_a_command_says_is_on_the_page_as_it_is_said(
     tab = window.enter(served)
     tab.say("Hello")
     tab.answered("Yes.")
-    command = [sys.executable, "-m", "tenax", "-p", "From a terminal", "-c", tab.conversation]
-    with subprocess.Popen(command, env=served.env, stdout=subprocess.PIPE, text=True) as asked:
+    command = [
+        sys.executable,
+        "-m",
+        "tenax",
+        "-p",
+        "From a terminal",
+        "-c",
+        tab.conversation,
+    ]
+    with subprocess.Popen(
+        command, env=served.env, stdout=subprocess.PIPE, text=True
+    ) as asked:
         for n in range(15):  # each word is on the page before the next is said
             pace.say(n + 1)
             tab.shows(f"word{n:02}")
@@ -98,7 +108,9 @@ def test_a_question_in_the_terminal_is_answered_on_the_page(
     assert tab.texts("user") == ["Hello", "write it down"]
 
 
-def test_two_tabs_answer_a_question_and_one_of_them_is_heard(serve: Serve, window: Window) -> None:
+def test_two_tabs_answer_a_question_and_one_of_them_is_heard(
+    serve: Serve, window: Window
+) -> None:
     """The other one's card goes."""
     served = serve(*ASKING)
     tab = window.enter(served)

@@ -20,7 +20,13 @@ Told = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A place of its own, with nothing in it."""
-    for name in ("TENAX_STORE", "TENAX_CONFIG", "TENAX_LOG", "TENAX_MODEL", "OPENAI_BASE_URL"):
+    for name in (
+        "TENAX_STORE",
+        "TENAX_CONFIG",
+        "TENAX_LOG",
+        "TENAX_MODEL",
+        "OPENAI_BASE_URL",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TENAX_HOME", str(tmp_path))
     return tmp_path
@@ -30,7 +36,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def refusing(tmp_path: Path) -> Iterator[str]:
     """The address of a provider that accepts no key."""
     script = tmp_path / "refusing.json"
-    script.write_bytes(msgspec.json.encode(Script([Reply(trouble=Trouble("key"))], repeat=True)))
+    script.write_bytes(
+        msgspec.json.encode(Script([Reply(trouble=Trouble("key"))], repeat=True))
+    )
     args = [sys.executable, "-m", "tenax.testing.provider", "--script", str(script)]
     with subprocess.Popen(args, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -58,7 +58,10 @@ def test_the_answer_goes_to_stdout_and_the_rest_to_stderr(
     assert [text for _, text in told] == ["What is it?", ANSWER, "Sure?", ANSWER]
     assert [head.split(",")[0] for head, _ in told] == ["You", "Tenax", "You", "Tenax"]
     code, out, _ = tenax(capsys, "show", name, "--json")
-    assert [row["kind"] for row in msgspec.json.decode(out)] == ["user", "assistant"] * 2
+    assert [row["kind"] for row in msgspec.json.decode(out)] == [
+        "user",
+        "assistant",
+    ] * 2
 
 
 def test_an_answer_that_reached_its_longest_is_said_to_have(
@@ -68,13 +71,21 @@ def test_an_answer_that_reached_its_longest_is_said_to_have(
     set_up(home, [Reply(words="There once was a", finish="length")])
     code, out, err = tenax(capsys, "-p", "A long story.")
     assert (code, out) == (0, "There once was a\n")
-    assert err.splitlines()[1:] == ["Stopped at the longest answer that the model may give."]
-    assert "(stopped at its longest)\nThere once was a\n" in tenax(capsys, "show", conversation_in(err))[1]
+    assert err.splitlines()[1:] == [
+        "Stopped at the longest answer that the model may give."
+    ]
+    assert (
+        "(stopped at its longest)\nThere once was a\n"
+        in tenax(capsys, "show", conversation_in(err))[1]
+    )
 
 
 def test_tools_are_told_aside(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One that would have to be asked for is denied: nobody is there to be asked."""
-    calls = [Call("write_file", {"path": "a", "content": "b"}), Call("read_file", {"path": "c"})]
+    calls = [
+        Call("write_file", {"path": "a", "content": "b"}),
+        Call("read_file", {"path": "c"}),
+    ]
     set_up(home, [Reply(words="Hm.", calls=calls), Reply(words=ANSWER)])
     code, out, err = tenax(capsys, "-p", "Go")
     assert (code, out) == (0, f"Hm.\n{ANSWER}\n")
@@ -93,11 +104,22 @@ def test_a_rule_lets_a_tool_do_it_and_its_lack_is_named(
     for more in ((), ("--json",)):
         code, _, err = tenax(capsys, *more, "-p", "Go")
         assert code == 0
-        told = [line for line in err.splitlines() if "No rule allows this. To allow it: " in line]
+        told = [
+            line
+            for line in err.splitlines()
+            if "No rule allows this. To allow it: " in line
+        ]
         assert len(told) == 1, err
         assert not file.exists()
     wanted = shlex.split(told[0].partition("it: ")[2])
-    assert wanted == ["tenax", "rules", "add", "allow", "write_file", "it's [[]1][*].txt"]
+    assert wanted == [
+        "tenax",
+        "rules",
+        "add",
+        "allow",
+        "write_file",
+        "it's [[]1][*].txt",
+    ]
     assert tenax(capsys, *wanted[1:])[0] == 0
     _, _, err = tenax(capsys, "-p", "Go")
     assert "[write_file done]\n" in err
@@ -128,14 +150,22 @@ def test_words_come_from_stdin(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`-p -` reads all of it but a byte order mark; what is no text is refused in a sentence."""
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfline one\nline two\n")))
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfline one\nline two\n"))
+    )
     code, out, err = tenax(capsys, "-p", "-")
     assert (code, out) == (0, f"{ANSWER}\n")
     rows = rows_of(journal_of(os.environ["TENAX_STORE"], conversation_in(err))).rows
     assert rows[0].text == "line one\nline two\n"
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="utf-8"))
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="utf-8")
+    )
     code, out, err = tenax(capsys, "-p", "-")
-    assert (code, out, err) == (1, "", "tenax: What came through stdin is not UTF-8 text.\n")
+    assert (code, out, err) == (
+        1,
+        "",
+        "tenax: What came through stdin is not UTF-8 text.\n",
+    )
     with open("/dev/zero", encoding="utf-8") as endless:  # noqa: PTH123  (no file)
         monkeypatch.setattr(sys, "stdin", endless)
         code, out, err = tenax(capsys, "-p", "-")
@@ -171,7 +201,9 @@ def test_what_is_piped_in_goes_with_the_question(
     command = ["cat", str(file)] if how == "pipe" else ["true"]
     with subprocess.Popen(command, stdout=-1) as cat, file.open() as opened:
         assert cat.stdout is not None
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(cat.stdout) if how == "pipe" else opened)
+        monkeypatch.setattr(
+            sys, "stdin", io.TextIOWrapper(cat.stdout) if how == "pipe" else opened
+        )
         code, out, err = tenax(capsys, "-p", words)
     assert (code, out) == (0, f"{ANSWER}\n")
     name = conversation_in(err)
@@ -181,7 +213,10 @@ def test_what_is_piped_in_goes_with_the_question(
 
 @pytest.mark.parametrize("blocking", [True, False])
 def test_a_pipe_that_is_silent_for_a_while_is_waited_for(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, blocking: bool
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    blocking: bool,
 ) -> None:
     """The person is told what is waited for, and what comes late is asked."""
     read, write = os.pipe()
@@ -206,7 +241,10 @@ def test_a_pipe_that_is_silent_for_a_while_is_waited_for(
     waiting = "Waiting for input on stdin; press Ctrl-D or use `</dev/null` if there is none.\n"
     assert err.startswith(waiting)
     name = conversation_in(err.removeprefix(waiting))
-    assert rows_of(journal_of(os.environ["TENAX_STORE"], name)).rows[0].text == "What is it?\n\nlate\n"
+    assert (
+        rows_of(journal_of(os.environ["TENAX_STORE"], name)).rows[0].text
+        == "What is it?\n\nlate\n"
+    )
 
 
 def test_stdin_that_cannot_be_read_or_is_no_text_is_told(
@@ -214,13 +252,25 @@ def test_stdin_that_cannot_be_read_or_is_no_text_is_told(
 ) -> None:
     """One that is open for writing only is none. Other encodings are refused, whatever Python would take."""
     file = home / "piped"
-    with file.open("wb") as written, os.fdopen(os.dup(written.fileno()), encoding="utf-8") as stdin:
+    with (
+        file.open("wb") as written,
+        os.fdopen(os.dup(written.fileno()), encoding="utf-8") as stdin,
+    ):
         monkeypatch.setattr(sys, "stdin", stdin)
         code, out, err = tenax(capsys, "-p", "What is it?")
     assert (code, out) == (0, f"{ANSWER}\n")
-    assert rows_of(journal_of(os.environ["TENAX_STORE"], conversation_in(err))).rows[0].text == "What is it?"
+    assert (
+        rows_of(journal_of(os.environ["TENAX_STORE"], conversation_in(err)))
+        .rows[0]
+        .text
+        == "What is it?"
+    )
     file.write_bytes(b"caf\xe9")
-    for encoding, errors in (("utf-8", "strict"), ("utf-8", "surrogateescape"), ("latin-1", "strict")):
+    for encoding, errors in (
+        ("utf-8", "strict"),
+        ("utf-8", "surrogateescape"),
+        ("latin-1", "strict"),
+    ):
         with file.open(encoding=encoding, errors=errors) as stdin:
             monkeypatch.setattr(sys, "stdin", stdin)
             told = tenax(capsys, "-p", "What is it?")
@@ -244,7 +294,11 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
     for words in ("", "  \n", "-"):
         code, out, err = tenax(capsys, "-p", words)
-        assert (code, out, err.splitlines()[0]) == (1, "", "tenax: The message is empty.")
+        assert (code, out, err.splitlines()[0]) == (
+            1,
+            "",
+            "tenax: The message is empty.",
+        )
     code, _, err = tenax(capsys, "-p", "half a pair \ud800")
     assert code == 1
     assert "which is no text" in err
@@ -256,9 +310,17 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(
     assert err.startswith("tenax: No model is set up, so nobody can answer.\n")
 
 
-def test_every_change_is_a_line_of_json(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_change_is_a_line_of_json(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A program that keeps rows by their id has the transcript at the end."""
-    set_up(home, [Reply(words="one two three four", pause=0.03), Reply(trouble=Trouble("key", "No entry."))])
+    set_up(
+        home,
+        [
+            Reply(words="one two three four", pause=0.03),
+            Reply(trouble=Trouble("key", "No entry.")),
+        ],
+    )
     code, out, err = tenax(capsys, "-p", "count", "--json")
     assert (code, err) == (0, "")
     first, *changes = [msgspec.json.decode(line) for line in out.splitlines()]
@@ -280,10 +342,15 @@ def test_every_change_is_a_line_of_json(home: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_wrong_key_is_told_and_the_message_is_kept(
-    home: Path, capsys: pytest.CaptureFixture[str], refusing: str, monkeypatch: pytest.MonkeyPatch
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+    refusing: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Exit code 1, a sentence that says where to look, and a way to go on with another key."""
-    settings = f'api = "openai"\nurl = "{refusing}/v1"\nname = "m"\nkey = "env:MY_KEY"\n'
+    settings = (
+        f'api = "openai"\nurl = "{refusing}/v1"\nname = "m"\nkey = "env:MY_KEY"\n'
+    )
     (home / "config.toml").write_text(f'model = "main"\n[models.main]\n{settings}')
     monkeypatch.setenv("MY_KEY", "sk-hunter2-hunter2")
     code, out, err = tenax(capsys, "-p", "hello")
@@ -302,9 +369,14 @@ def test_a_signal_stops_the_answer_and_keeps_what_there_is(
     home: Path, capsys: pytest.CaptureFixture[str], stop: signal.Signals
 ) -> None:
     """Within five seconds, with exit code 130, also when it comes twice; the conversation goes on."""
-    set_up(home, [Reply(words="once upon a time", pause=0.05, hang=True), Reply(words=ANSWER)])
+    set_up(
+        home,
+        [Reply(words="once upon a time", pause=0.05, hang=True), Reply(words=ANSWER)],
+    )
     args = [sys.executable, "-m", "tenax", "-p", "tell me"]
-    process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ)
+    process = subprocess.Popen(
+        args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ
+    )
     assert process.stdout is not None
     seen = read_until(process.stdout, b"upon")
     began = time.monotonic()
@@ -318,7 +390,10 @@ def test_a_signal_stops_the_answer_and_keeps_what_there_is(
     assert "Traceback" not in err
     name = conversation_in(err)
     rows = rows_of(journal_of(os.environ["TENAX_STORE"], name)).rows
-    assert [(row.kind, row.state) for row in rows[1:]] == [("assistant", "cut"), ("marker", "stopped")]
+    assert [(row.kind, row.state) for row in rows[1:]] == [
+        ("assistant", "cut"),
+        ("marker", "stopped"),
+    ]
     assert rows[1].text.startswith((seen + rest).decode().rstrip("\n"))
     assert tenax(capsys, "-p", "go on", "-c", name)[:2] == (0, f"{ANSWER}\n")
 
@@ -328,9 +403,13 @@ def test_a_reader_that_goes_away_ends_it_and_loses_nothing(
     home: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
 ) -> None:
     """`tenax -p ... | head -1` comes to its end; what the model had said is kept, and the conversation goes on."""
-    set_up(home, [Reply(words="once upon a time " * 100, pause=0.05), Reply(words=ANSWER)])
+    set_up(
+        home, [Reply(words="once upon a time " * 100, pause=0.05), Reply(words=ANSWER)]
+    )
     args = [sys.executable, "-m", "tenax", *more, "-p", "tell me"]
-    with subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ) as process:
+    with subprocess.Popen(
+        args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         read_until(process.stdout, b"upon")
@@ -340,14 +419,21 @@ def test_a_reader_that_goes_away_ends_it_and_loses_nothing(
         finally:
             process.kill()
         assert re.fullmatch(r"(conversation \S+\n)?", process.stderr.read().decode())
-    (name,) = [each["id"] for each in msgspec.json.decode(tenax(capsys, "list", "--json")[1])]
+    (name,) = [
+        each["id"] for each in msgspec.json.decode(tenax(capsys, "list", "--json")[1])
+    ]
     rows = rows_of(journal_of(os.environ["TENAX_STORE"], name)).rows
-    assert [(row.kind, row.state) for row in rows[1:]] == [("assistant", "cut"), ("marker", "recovered")]
+    assert [(row.kind, row.state) for row in rows[1:]] == [
+        ("assistant", "cut"),
+        ("marker", "recovered"),
+    ]
     assert "once upon" in rows[1].text
     assert tenax(capsys, "-p", "go on", "-c", name)[:2] == (0, f"{ANSWER}\n")
 
 
-def test_the_exact_words_go_to_a_pipe_and_what_a_terminal_would_obey_to_no_terminal(home: Path) -> None:
+def test_the_exact_words_go_to_a_pipe_and_what_a_terminal_would_obey_to_no_terminal(
+    home: Path,
+) -> None:
     """An escape sequence that a model wrote is part of its answer, and is obeyed by nobody."""
     evil = "\x1b]0;evil\x07 \x1b[31mred\x9b2J\n\tend"
     set_up(home, [Reply(words=evil)])
@@ -355,14 +441,22 @@ def test_the_exact_words_go_to_a_pipe_and_what_a_terminal_would_obey_to_no_termi
     piped = subprocess.run(args, capture_output=True, timeout=20, check=True)
     assert piped.stdout.decode() == f"{evil}\n"
     master, slave = pty.openpty()
-    subprocess.run(args, stdout=slave, stderr=subprocess.DEVNULL, timeout=20, check=True)
+    subprocess.run(
+        args, stdout=slave, stderr=subprocess.DEVNULL, timeout=20, check=True
+    )
     shown = shown_on(master, slave)
     assert shown == "�]0;evil� �[31mred�2J\r\n\tend\r\n"
 
 
 def test_what_is_told_aside_has_a_line_of_its_own_in_a_terminal(home: Path) -> None:
     """Both come to one screen there; the words of the answer are as they are elsewhere."""
-    set_up(home, [Reply(words="Hm.", calls=[Call("read_file", {"path": "c"})]), Reply(words=ANSWER)])
+    set_up(
+        home,
+        [
+            Reply(words="Hm.", calls=[Call("read_file", {"path": "c"})]),
+            Reply(words=ANSWER),
+        ],
+    )
     master, slave = pty.openpty()
     args = [sys.executable, "-m", "tenax", "-p", "Go"]
     subprocess.run(args, stdout=slave, stderr=slave, timeout=20, check=True)
@@ -376,7 +470,10 @@ def test_nothing_in_a_conversation_is_obeyed_by_the_terminal_that_shows_it(
 ) -> None:
     """Nor is the name of a tool, which a model makes up."""
     evil = "\x1b]0;evil\x07"
-    set_up(home, [Reply(words=f"{evil}one\r\ntwo", calls=[Call(evil)]), Reply(words=ANSWER)])
+    set_up(
+        home,
+        [Reply(words=f"{evil}one\r\ntwo", calls=[Call(evil)]), Reply(words=ANSWER)],
+    )
     name = conversation_in(tenax(capsys, "-p", f"say {evil}")[2])
     shown = tenax(capsys, "show", name)[1]
     assert not re.search(r"[\x1b\x07\r]", shown)
@@ -388,7 +485,8 @@ def shown_on(master: int, slave: int) -> str:
     """All that was written to a terminal. It comes in pieces, a moment after it was written."""
     os.close(slave)
     shown = b""
-    with contextlib.suppress(OSError):  # nobody is at the other end, and everything was read
+    # nobody is at the other end, and everything was read
+    with contextlib.suppress(OSError):
         while piece := os.read(master, 4096):
             shown += piece
     os.close(master)
@@ -414,7 +512,9 @@ def test_the_first_question_makes_the_place_for_the_store(
     script = tmp_path / "script.json"
     script.write_bytes(msgspec.json.encode(Script([Reply(words=ANSWER)])))
     config = tmp_path / "config.toml"
-    config.write_text(f'[models.main]\napi = "script"\nurl = "{script}"\nname = "demo"\n')
+    config.write_text(
+        f'[models.main]\napi = "script"\nurl = "{script}"\nname = "demo"\n'
+    )
     monkeypatch.delenv("TENAX_STORE", raising=False)
     monkeypatch.setenv("TENAX_HOME", str(home))
     monkeypatch.setenv("TENAX_CONFIG", str(config))

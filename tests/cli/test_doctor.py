@@ -53,7 +53,9 @@ def test_without_a_store_it_says_so_and_makes_none(home: Path, said: Said) -> No
     assert f"store        sqlite:///{home}/tenax.db\n" in out
     assert f"config       {home}/config.toml (not there: the defaults hold)\n" in out
     assert f"folder       {home}/work\n" in out, "where tools work"
-    assert out.endswith("There is no store yet; it is made with the first conversation.\n")
+    assert out.endswith(
+        "There is no store yet; it is made with the first conversation.\n"
+    )
     assert err == ""
     assert list(home.iterdir()) == []
 
@@ -62,7 +64,10 @@ def test_it_lists_the_folders_of_other_users(home: Path, said: Said) -> None:
     """One that is made; their names as they are called."""
     folder = folder_of(load({"TENAX_HOME": str(home)}), "Bob")
     assert run(command, ["doctor"]) == 0
-    assert f"folder       {home}/work\nfolder       {folder} (of the user Bob)\n" in said()[0]
+    assert (
+        f"folder       {home}/work\nfolder       {folder} (of the user Bob)\n"
+        in said()[0]
+    )
     assert run(command, ["doctor", "--json"]) == 0
     assert msgspec.json.decode(said()[0])["places"]["users"] == {"Bob": str(folder)}
 
@@ -76,7 +81,9 @@ def test_it_says_whether_commands_run_in_a_sandbox(
     assert "sandbox      bubblewrap\n" in said()[0]
     monkeypatch.setattr("tenax.tools.sandbox._PATH", str(home))
     assert run(command, ["doctor"]) == 0
-    assert "sandbox      There is no sandbox: bubblewrap is not installed" in (told := said()[0])
+    assert "sandbox      There is no sandbox: bubblewrap is not installed" in (
+        told := said()[0]
+    )
     assert "Every command of the shell is asked for.\n" in told
     assert run(command, ["doctor", "--json"]) == 0
     assert "not installed" in msgspec.json.decode(said()[0])["sandbox"]
@@ -86,7 +93,10 @@ def test_a_healthy_store_is_ok(store: Path, said: Said) -> None:
     """Places, versions, schema, incarnation, and what was proved."""
     assert run(command, ["doctor"]) == 0
     out, err = said()
-    assert f"engine       SQLite {apsw.sqlite_lib_version()}, schema {SCHEMA_VERSION}\n" in out
+    assert (
+        f"engine       SQLite {apsw.sqlite_lib_version()}, schema {SCHEMA_VERSION}\n"
+        in out
+    )
     assert "incarnation  " in out
     assert out.splitlines()[-1].startswith("5 conversations, ")
     assert out.endswith("3 blobs: ok\n")
@@ -106,7 +116,9 @@ def test_what_is_wrong_is_told_where_it_is(store: Path, said: Said) -> None:
 
 
 @pytest.mark.parametrize("column", ["id", "name"])
-def test_a_damaged_row_of_a_device_is_told_with_a_way_out(store: Path, said: Said, column: str) -> None:
+def test_a_damaged_row_of_a_device_is_told_with_a_way_out(
+    store: Path, said: Said, column: str
+) -> None:
     """The command that signs the browser out, or all of them if its id is damaged too."""
     with tenax.open(f"sqlite:///{store}") as journal:
         id = Devices(journal, days=90).add("bob", "His", 80).device.id  # noqa: A001
@@ -153,7 +165,10 @@ def test_a_file_that_is_no_store_is_told_in_a_sentence(home: Path, said: Said) -
     assert err.startswith(f"tenax: {home}/tenax.db is not a SQLite database.\n")
     assert run(command, ["doctor", "--json"]) == 1
     found = msgspec.json.decode(said()[0])
-    assert (found["ok"], found["error"]) == (False, f"{home}/tenax.db is not a SQLite database.")
+    assert (found["ok"], found["error"]) == (
+        False,
+        f"{home}/tenax.db is not a SQLite database.",
+    )
 
 
 def test_a_password_is_not_shown(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +176,10 @@ def test_a_password_is_not_shown(said: Said, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("TENAX_STORE", "postgresql://ada:secret@127.0.0.1:1/tenax")
     assert run(command, ["doctor"]) == 1
     out, err = said()
-    assert "store        postgresql://ada:***@127.0.0.1:1/tenax (set by TENAX_STORE)\n" in out
+    assert (
+        "store        postgresql://ada:***@127.0.0.1:1/tenax (set by TENAX_STORE)\n"
+        in out
+    )
     assert "secret" not in out + err
     assert err.startswith("tenax: There is no PostgreSQL at 127.0.0.1:1/tenax")
 
@@ -175,7 +193,9 @@ def test_a_database_without_a_store_stays_without(
         assert run(command, ["list"]) == 0
         assert said() == ("", "There are no conversations yet.\n")
         assert run(command, ["doctor"]) == 0
-        assert said()[0].endswith("There is no store yet; it is made with the first conversation.\n")
+        assert said()[0].endswith(
+            "There is no store yet; it is made with the first conversation.\n"
+        )
 
 
 def test_a_store_on_postgresql_is_proved(
@@ -184,7 +204,9 @@ def test_a_store_on_postgresql_is_proved(
     """With the version of its server, and whoever uses it."""
     monkeypatch.setenv("TENAX_STORE", postgres_url)
     with tenax.open(postgres_url) as journal:
-        journal.append("c_1", [ConversationOpened("local", "s_1"), MessageUser([Text("hello")])])
+        journal.append(
+            "c_1", [ConversationOpened("local", "s_1"), MessageUser([Text("hello")])]
+        )
         alive = journal.instance
         assert run(command, ["doctor"]) == 0
     out, _ = said()
@@ -195,7 +217,9 @@ def test_a_store_on_postgresql_is_proved(
     assert said()[0].startswith("c_1  hello  1  ")
 
 
-def test_a_large_store_tells_how_far_it_is(store: Path, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_store_tells_how_far_it_is(
+    store: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On stderr, and in whole lines where that is no terminal."""
     monkeypatch.setattr(doctor, "QUIET_SECONDS", 0.0)
     monkeypatch.setattr(doctor, "TELL_SECONDS_IN_A_LOG", 0.0)
@@ -214,7 +238,9 @@ def test_it_says_what_is_missing_and_goes_on_without_it_when_told(
         journal.append("c-short", [ConversationOpened("ada", "s")])
     copy_store(path, tmp_path / "copy")
     with tenax.open(f"sqlite:///{path}", user="ada") as journal:
-        journal.append("c-short", [MessageUser([Text("first")]), MessageUser([Text("second")])])
+        journal.append(
+            "c-short", [MessageUser([Text("first")]), MessageUser([Text("second")])]
+        )
         journal.append("c-gone", [ConversationOpened("ada", "t")])
     put_back(tmp_path / "copy", path)
     for _ in range(2):  # looking changes nothing

@@ -76,7 +76,9 @@ def test_wrong_use_is_2(capsys: pytest.CaptureFixture[str]) -> None:
         assert "nonsense" in capsys.readouterr().err
 
 
-def test_an_old_habit_is_accepted_and_not_advertised(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_old_habit_is_accepted_and_not_advertised(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """`sessions` is `list`."""
     group = Commands()
     group.command("list")(lambda: click.echo("listed"))
@@ -115,7 +117,9 @@ group.command("go")(lambda: [click.echo("x" * 100) for _ in range({lines})])
 sys.stdin.read()
 sys.exit(run(group, ["go"]))
 """
-    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, stderr=-1) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=-1, stdout=-1, stderr=-1
+    ) as process:
         assert process.stdout
         process.stdout.close()
         assert process.stdin
@@ -129,7 +133,10 @@ def test_a_disk_that_is_full_is_a_sentence(lines: int) -> None:
     """`tenax list > /dev/full` says why, once, and fails."""
     done = piped(f'[click.echo("x" * 100) for _ in range({lines})]', ">/dev/full")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "tenax: What is printed cannot be written: No space left on device.\n"
+    assert (
+        done.stderr
+        == "tenax: What is printed cannot be written: No space left on device.\n"
+    )
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
@@ -167,8 +174,14 @@ tenax.cli.main(["go"])
 
 def test_what_an_encoding_does_not_have_is_replaced() -> None:
     """A terminal that is not of UTF-8 gets what it can show."""
-    done = piped('click.echo("caf\\xe9 \\u65e5 \\udcff")', "", PYTHONIOENCODING="latin-1")
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"caf\xe9 ? ?\n".decode("latin-1"), "")
+    done = piped(
+        'click.echo("caf\\xe9 \\u65e5 \\udcff")', "", PYTHONIOENCODING="latin-1"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        b"caf\xe9 ? ?\n".decode("latin-1"),
+        "",
+    )
 
 
 @pytest.mark.parametrize(
@@ -206,12 +219,18 @@ def test_the_very_characters_go_to_a_pipe() -> None:
     assert msgspec.json.decode(done.stdout) == ["café \x1b[31m\x9b2J\u202e"]
 
 
-def test_what_a_terminal_would_obey_stands_in_no_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_terminal_would_obey_stands_in_no_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """A name that somebody pasted comes back in what is said about it: as characters that can be seen."""
     evil = "\x1b]0;evil\x07"
-    assert ending(failing(TenaxError(f"There is no {evil}.", hint=f"Look at {evil}."))) == 1
     assert (
-        capsys.readouterr().err == "tenax: There is no \ufffd]0;evil\ufffd.\nLook at \ufffd]0;evil\ufffd.\n"
+        ending(failing(TenaxError(f"There is no {evil}.", hint=f"Look at {evil}.")))
+        == 1
+    )
+    assert (
+        capsys.readouterr().err
+        == "tenax: There is no \ufffd]0;evil\ufffd.\nLook at \ufffd]0;evil\ufffd.\n"
     )
     assert run(Commands(), [evil]) == 2
     said = capsys.readouterr().err
@@ -231,7 +250,9 @@ sys.meta_path.insert(0, Impatient())
 from tenax.__main__ import main
 main()
 """
-    done = subprocess.run([sys.executable, "-c", impatient, "--version"], capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", impatient, "--version"], capture_output=True, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
 
 
@@ -246,7 +267,9 @@ try:
 finally:
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 """
-    subprocess.run([sys.executable, "-c", deaf, "--version"], capture_output=True, check=True)
+    subprocess.run(
+        [sys.executable, "-c", deaf, "--version"], capture_output=True, check=True
+    )
 
 
 def test_the_public_names_are_there_and_others_are_not() -> None:

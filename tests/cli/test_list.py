@@ -57,7 +57,9 @@ def begin(journal: Journal, clock: SimClock) -> Begin:
 
     def begin(name: str, *events: Event, run: str | None = None) -> str:
         clock.advance(60)
-        journal.append(name, [ConversationOpened("local", f"s_{name}"), *events], run=run)
+        journal.append(
+            name, [ConversationOpened("local", f"s_{name}"), *events], run=run
+        )
         return name
 
     return begin
@@ -67,7 +69,9 @@ def said(text: str) -> MessageUser:
     return MessageUser([Text(text)])
 
 
-def test_nothing_is_said_kindly_and_nothing_is_made(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_said_kindly_and_nothing_is_made(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """On a new machine there is no store, and looking makes none."""
     assert run(command, ["list"]) == 0
     assert capsys.readouterr() == ("", "There are no conversations yet.\n")
@@ -76,9 +80,17 @@ def test_nothing_is_said_kindly_and_nothing_is_made(home: Path, capsys: pytest.C
     assert list(home.iterdir()) == []
 
 
-def test_pinned_first_then_newest_first(begin: Begin, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pinned_first_then_newest_first(
+    begin: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A line a conversation: id, title or first words, messages, when, and what is special about it."""
-    begin("c_1", ConversationTitled("Oldest"), ConversationPinned(pinned=True), said("a"), said("b"))
+    begin(
+        "c_1",
+        ConversationTitled("Oldest"),
+        ConversationPinned(pinned=True),
+        said("a"),
+        said("b"),
+    )
     begin("c_2", said("what is\na fence?"), RunStarted(), run="r_1")
     begin("c_3", MessageAssistant([Text("Hello!")]))
     begin("c_4")
@@ -93,13 +105,23 @@ def test_pinned_first_then_newest_first(begin: Begin, capsys: pytest.CaptureFixt
     assert lines[3][1].endswith("running")
 
 
-def test_archived_ones_are_shown_when_asked_for(begin: Begin, capsys: pytest.CaptureFixture[str]) -> None:
+def test_archived_ones_are_shown_when_asked_for(
+    begin: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In their place among the others."""
     begin("c_1", said("one"), ConversationArchived(archived=True))
     assert run(command, ["list"]) == 0
-    assert capsys.readouterr() == ("", "Every conversation is archived; --all shows them.\n")
+    assert capsys.readouterr() == (
+        "",
+        "Every conversation is archived; --all shows them.\n",
+    )
     begin("c_2", said("two"))
-    begin("c_3", said("three"), ConversationArchived(archived=True), ConversationPinned(pinned=True))
+    begin(
+        "c_3",
+        said("three"),
+        ConversationArchived(archived=True),
+        ConversationPinned(pinned=True),
+    )
     assert run(command, ["list"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["c_2"]
     assert run(command, ["list", "--all"]) == 0
@@ -108,7 +130,9 @@ def test_archived_ones_are_shown_when_asked_for(begin: Begin, capsys: pytest.Cap
     assert shown[0].endswith("pinned archived")
 
 
-def test_a_limit_is_kept_and_told(begin: Begin, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_limit_is_kept_and_told(
+    begin: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What was left out is told on stderr, so that a program reads only conversations."""
     for n in range(5):
         begin(f"c_{n}", said("x"))
@@ -136,21 +160,35 @@ def test_a_long_list_takes_no_longer_for_each_than_a_short_one(
     assert len(capsys.readouterr().out.splitlines()) == 1000
 
 
-def test_json_is_for_programs(begin: Begin, clock: SimClock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_for_programs(
+    begin: Begin, clock: SimClock, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Whole and in UTC."""
     begin("c_1", ConversationTitled("A\ttitle"), said("x"))
     begin("c_2", said("first words"))
     assert run(command, ["list", "--json"]) == 0
     two, one = msgspec.json.decode(capsys.readouterr().out)
-    assert (one["id"], one["title"], one["words"], one["messages"]) == ("c_1", "A\ttitle", None, 1)
+    assert (one["id"], one["title"], one["words"], one["messages"]) == (
+        "c_1",
+        "A\ttitle",
+        None,
+        1,
+    )
     assert (two["title"], two["words"]) == (None, "first words")
     assert two["updated_at"] == rfc3339(clock.now_us())
     assert {"pinned": False, "archived": False, "running": False}.items() <= two.items()
 
 
-def test_words_that_were_cleared_are_not_shown(begin: Begin, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_that_were_cleared_are_not_shown(
+    begin: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The last words that stand are."""
-    begin("c_1", *[said(f"gone {n}") for n in range(70)], ConversationCleared(), said("still here"))
+    begin(
+        "c_1",
+        *[said(f"gone {n}") for n in range(70)],
+        ConversationCleared(),
+        said("still here"),
+    )
     begin("c_2", said("gone"), ConversationCleared())
     assert run(command, ["list"]) == 0
     out = capsys.readouterr().out
@@ -158,14 +196,18 @@ def test_words_that_were_cleared_are_not_shown(begin: Begin, capsys: pytest.Capt
     assert "gone" not in out
 
 
-def test_a_title_cannot_give_orders_to_a_terminal(begin: Begin, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_title_cannot_give_orders_to_a_terminal(
+    begin: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What does not print is shown as that."""
     begin("c_1", ConversationTitled("red \x1b[31m and\nlines \u202e"))
     assert run(command, ["list"]) == 0
     assert "red \ufffd[31m and lines \ufffd" in capsys.readouterr().out
 
 
-def test_an_old_habit_finds_it(begin: Begin, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_old_habit_finds_it(
+    begin: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`tenax sessions` is `tenax list`."""
     begin("c_1", said("x"))
     assert run(command, ["sessions"]) == 0
@@ -173,9 +215,15 @@ def test_an_old_habit_finds_it(begin: Begin, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(("columns", "lines"), [(120, 1), (70, 1), (34, 3)])
-def test_it_fits_the_terminal(begin: Begin, home: Path, columns: int, lines: int) -> None:
+def test_it_fits_the_terminal(
+    begin: Begin, home: Path, columns: int, lines: int
+) -> None:
     """On a narrow one a conversation takes three lines; no title is longer than the terminal is wide."""
-    begin("c_" + "1" * 24, ConversationTitled("きょうは" * 30), ConversationPinned(pinned=True))
+    begin(
+        "c_" + "1" * 24,
+        ConversationTitled("きょうは" * 30),
+        ConversationPinned(pinned=True),
+    )
     shown = on_a_terminal(["list"], columns)
     assert len(shown) == lines
     assert max(map(width, shown)) <= columns
@@ -183,7 +231,11 @@ def test_it_fits_the_terminal(begin: Begin, home: Path, columns: int, lines: int
 
 def on_a_terminal(arguments: list[str], columns: int) -> list[str]:
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "COLUMNS": str(columns), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {
+        **os.environ,
+        "COLUMNS": str(columns),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     call: list[Any] = [sys.executable, "-m", "tenax", *arguments]
     with subprocess.Popen(call, stdout=theirs, env=environment) as process:
         os.close(theirs)
@@ -209,7 +261,10 @@ def test_times_are_as_people_say_them(monkeypatch: pytest.MonkeyPatch) -> None:
         return int(datetime(*when, tzinfo=UTC).astimezone().timestamp()) * 1_000_000  # type: ignore[arg-type]
 
     now = us(2026, 11, 15, 12)
-    assert short_time(now, now) == f"{datetime(2026, 11, 15, 12, tzinfo=UTC).astimezone():%H:%M}"
+    assert (
+        short_time(now, now)
+        == f"{datetime(2026, 11, 15, 12, tzinfo=UTC).astimezone():%H:%M}"
+    )
     assert short_time(us(2026, 11, 3, 12), now) == "3 Nov"
     assert short_time(us(2024, 11, 3, 12), now) == "2024-11-03"
     assert rfc3339(us(2024, 11, 3, 12) + 5) == "2024-11-03T12:00:00.000005Z"

@@ -24,7 +24,9 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def make_run(copy: Path, *, python: str = sys.executable, user: int | None = None, **env: str) -> str:
+def make_run(
+    copy: Path, *, python: str = sys.executable, user: int | None = None, **env: str
+) -> str:
     """What is said; it does not work."""
     done = subprocess.run(
         ["make", "run", f"PYTHON={python}"],
@@ -44,7 +46,9 @@ def make_run(copy: Path, *, python: str = sys.executable, user: int | None = Non
 def a_python(copy: Path, refuses: str) -> str:
     """A Python that fails at whatever names this."""
     file = copy / "python"
-    file.write_text(f'#!/bin/sh\ncase "$*" in *{refuses}*) exit 1;; esac\nexec {sys.executable} "$@"\n')
+    file.write_text(
+        f'#!/bin/sh\ncase "$*" in *{refuses}*) exit 1;; esac\nexec {sys.executable} "$@"\n'
+    )
     file.chmod(0o755)
     return str(file)
 
@@ -58,7 +62,9 @@ def test_a_python_that_is_too_old_is_told(copy: Path) -> None:
 
 def test_a_python_without_venv_is_told(copy: Path) -> None:
     """Debian's needs a package more."""
-    assert "sudo apt install python3-venv" in make_run(copy, python=a_python(copy, "ensurepip"))
+    assert "sudo apt install python3-venv" in make_run(
+        copy, python=a_python(copy, "ensurepip")
+    )
 
 
 def test_a_first_run_without_a_network_is_told(copy: Path) -> None:

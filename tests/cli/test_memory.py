@@ -72,8 +72,12 @@ def test_what_is_added_is_listed_in_two_groups_and_found(told: Told) -> None:
     assert (lines[0], lines[2], err) == ("Profile", "Notes", "")
     assert "Is called Ada." in lines[1]
     assert "Drinks tea in the morning.  you, " in lines[3]
-    assert told("add", "Drinks tea in the morning.")[1].startswith("This is known already: ")
-    found: list[dict[str, Any]] = msgspec.json.decode(told("search", "--json", "tea")[1])
+    assert told("add", "Drinks tea in the morning.")[1].startswith(
+        "This is known already: "
+    )
+    found: list[dict[str, Any]] = msgspec.json.decode(
+        told("search", "--json", "tea")[1]
+    )
     assert [(each["text"], each["about"], each["by"]) for each in found] == [
         ("Drinks tea in the morning.", "note", "person")
     ]
@@ -86,7 +90,10 @@ def test_the_list_shows_as_much_of_an_id_as_tells_it_from_others(told: Told) -> 
         told("add", f"Fact number {n} of the three.")
     shown = [line.split()[0] for line in told()[1].splitlines()[1:]]
     assert [name for name in shown if len(name) < len(names(told)[0])] == shown
-    assert told("edit", shown[1], "Another", "one.")[:2] == (0, f"Changed: Another one. ({names(told)[0]})\n")
+    assert told("edit", shown[1], "Another", "one.")[:2] == (
+        0,
+        f"Changed: Another one. ({names(told)[0]})\n",
+    )
     code, out, err = told("forget", "f_")
     assert (code, out) == (1, "")
     assert err.startswith("tenax: 3 facts have an id that begins with f_.\n")
@@ -145,7 +152,10 @@ def test_a_failure_is_a_sentence(told: Told, tmp_path: Path) -> None:
         ): f"{folder / 'none.md'} cannot be read: No such file or directory.",
         ("import", str(folder)): f"{folder} cannot be read: Is a directory.",
         ("import", str(folder / "latin")): f"{folder / 'latin'} is not UTF-8 text.",
-        ("export", str(folder / "latin")): f"There is a file {folder / 'latin'} already.",
+        (
+            "export",
+            str(folder / "latin"),
+        ): f"There is a file {folder / 'latin'} already.",
         (
             "export",
             str(folder / "none" / "x"),
@@ -157,9 +167,14 @@ def test_a_failure_is_a_sentence(told: Told, tmp_path: Path) -> None:
         assert "Traceback" not in err
 
 
-def test_where_a_fact_comes_from_and_what_it_has_been(journal: Journal, told: Told) -> None:
+def test_where_a_fact_comes_from_and_what_it_has_been(
+    journal: Journal, told: Told
+) -> None:
     """Each version with who, when and from which message."""
-    journal.append("c_1", [ConversationOpened(LOCAL_USER, "s_1"), MessageUser([Text("I have a dog.")])])
+    journal.append(
+        "c_1",
+        [ConversationOpened(LOCAL_USER, "s_1"), MessageUser([Text("I have a dog.")])],
+    )
     fact = Facts(journal).add("Has a dog.", by="model", conversation="c_1", seq=2)
     told("edit", fact.id, "Has two dogs.")
     code, out, _ = told("show", fact.id)
@@ -173,7 +188,9 @@ def test_where_a_fact_comes_from_and_what_it_has_been(journal: Journal, told: To
     assert [(each["version"], each["seq"]) for each in versions] == [(1, 2), (2, None)]
 
 
-def test_nothing_in_a_fact_is_obeyed_by_the_terminal(journal: Journal, told: Told) -> None:
+def test_nothing_in_a_fact_is_obeyed_by_the_terminal(
+    journal: Journal, told: Told
+) -> None:
     """Whoever wrote it: it is shown as characters."""
     fact = Facts(journal).add("Red \x1b[31m and a bell \x07.")
     for args in ((), ("show", fact.id), ("search", "bell"), ("forget", fact.id)):
@@ -182,27 +199,41 @@ def test_nothing_in_a_fact_is_obeyed_by_the_terminal(journal: Journal, told: Tol
 
 
 @pytest.mark.usefixtures("journal")
-def test_an_export_is_read_back(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_is_read_back(
+    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Into another store all of it is new; into its own nothing is."""
     told("add", "--profile", "Is called Ada.")
     told("add", "Has a dog.")
     file = tmp_path / "memory.md"
     assert told("export", str(file)) == (0, "", "")
     assert told("export")[1] == file.read_text()
-    assert told("import", str(file)) == (0, "0 added, 0 changed, 2 known already.\n", "")
+    assert told("import", str(file)) == (
+        0,
+        "0 added, 0 changed, 2 known already.\n",
+        "",
+    )
     monkeypatch.setenv("TENAX_STORE", f"sqlite:///{tmp_path / 'other.db'}")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
     assert told("import", "-") == (0, "2 added, 0 changed, 0 known already.\n", "")
-    assert {(each["text"], each["by"]) for each in msgspec.json.decode(told("--json")[1])} == {
+    assert {
+        (each["text"], each["by"]) for each in msgspec.json.decode(told("--json")[1])
+    } == {
         ("Is called Ada.", "import"),
         ("Has a dog.", "import"),
     }
 
 
 @pytest.mark.usefixtures("journal")
-def test_the_status_says_what_there_is_beside_the_built_in_memory(told: Told, home: Path) -> None:
+def test_the_status_says_what_there_is_beside_the_built_in_memory(
+    told: Told, home: Path
+) -> None:
     """Nothing; or a provider that is named and cannot be used, and why."""
-    assert told("status") == (0, "", "There is the built-in memory, and no provider beside it.\n")
+    assert told("status") == (
+        0,
+        "",
+        "There is the built-in memory, and no provider beside it.\n",
+    )
     assert told("status", "--json")[1] == "[]\n"
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text('[memory]\nproviders = ["elephant"]\n')
@@ -279,7 +310,15 @@ def test_the_talk_prints_what_was_remembered_and_what_was_undone() -> None:
     """Each once, as it happens."""
     screen = Screen(lambda: 80)
     row = Row(
-        "4", (4, 0, 0), "memory", 0, text="Has a dog.", action="added", by="model", fact="f_1", version=1
+        "4",
+        (4, 0, 0),
+        "memory",
+        0,
+        text="Has a dog.",
+        action="added",
+        by="model",
+        fact="f_1",
+        version=1,
     )
     assert "-- Remembered: Has a dog." in screen.changed([Put(row)])
     assert screen.changed([Put(row)]) == ""

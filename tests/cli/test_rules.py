@@ -12,7 +12,9 @@ from tests.cli.conftest import Told, tenax
 
 
 @pytest.fixture
-def told(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Told:
+def told(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Told:
     """Runs `tenax rules` with these words: the exit code, what was printed and what was said beside it."""
     monkeypatch.setenv("TENAX_HOME", str(home / "home"))
     return partial(tenax, capsys, "rules")
@@ -20,9 +22,17 @@ def told(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 def test_rules_are_added_listed_and_taken_back(told: Told, tmp_path: Path) -> None:
     """Looking makes no file; a number that is not in the list is refused; the others keep their order."""
-    assert told() == (0, "", "There are no rules: a tool that changes something asks.\n")
+    assert told() == (
+        0,
+        "",
+        "There are no rules: a tool that changes something asks.\n",
+    )
     assert not (tmp_path / "home").exists()
-    assert told("add", "allow", "write_file", "notes/*") == (0, "allow write_file notes/*\n", "")
+    assert told("add", "allow", "write_file", "notes/*") == (
+        0,
+        "allow write_file notes/*\n",
+        "",
+    )
     assert told("add", "deny", "shell")[0] == 0
     listed = " 1  allow  write_file  notes/*\n 2  deny   shell       *\n"
     assert told() == (0, listed, "")

@@ -23,7 +23,12 @@ from tenax.testing import Provider
 from tests.cli.conftest import tenax
 
 KEY = "sk-hunter2-hunter2"
-TAGS = {"models": [{"name": "qwen3:8b", "size": 5_000_000_000}, {"name": "tiny:1b", "size": 1_000_000_000}]}
+TAGS = {
+    "models": [
+        {"name": "qwen3:8b", "size": 5_000_000_000},
+        {"name": "tiny:1b", "size": 1_000_000_000},
+    ]
+}
 MODELS = {"data": [{"id": "gpt-5"}, {"id": "gpt-4o"}]}
 Serve = Callable[..., Provider]
 
@@ -51,7 +56,8 @@ def serve() -> Iterator[Serve]:
 
     def start(*replies: Reply | str, pages: dict[str, Any] | None = None) -> Provider:
         script = Script(
-            [Reply(words=each) if isinstance(each, str) else each for each in replies], repeat=True
+            [Reply(words=each) if isinstance(each, str) else each for each in replies],
+            repeat=True,
         )
         made = Provider(script, pages=pages)
         asyncio.run_coroutine_threadsafe(made.__aenter__(), loop).result(10)
@@ -67,7 +73,10 @@ def serve() -> Iterator[Serve]:
 
 
 def test_what_there_is_is_listed(
-    home: Path, serve: Serve, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    home: Path,
+    serve: Serve,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where nobody can be asked, with how to choose; as JSON for a program; and nothing is written."""
     monkeypatch.setenv("OLLAMA_HOST", serve("Hello.", pages={"/api/tags": TAGS}).url)
@@ -91,11 +100,16 @@ def test_nothing_there_is_said(
     monkeypatch.setattr(found, "installed", lambda: False)
     code, out, err = tenax(capsys, "setup")
     assert (code, out) == (0, "")
-    assert err.startswith("Nothing was found: no key in the environment, no model server on this machine.\n")
+    assert err.startswith(
+        "Nothing was found: no key in the environment, no model server on this machine.\n"
+    )
 
 
 def test_an_offer_is_tried_and_kept(
-    home: Path, serve: Serve, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    home: Path,
+    serve: Serve,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The file that was written is named, and what to type next; then that model answers."""
     provider = serve("Hello.", pages={"/api/tags": TAGS})
@@ -104,16 +118,24 @@ def test_an_offer_is_tried_and_kept(
     assert code == 0
     assert f"tiny:1b answers from now on. That stands in {home / 'config.toml'}." in out
     assert "type: tenax" in out
-    assert [each.path for each in provider.received] == ["/api/tags", "/v1/chat/completions"]
+    assert [each.path for each in provider.received] == [
+        "/api/tags",
+        "/v1/chat/completions",
+    ]
     assert tenax(capsys, "-p", "Hi")[:2] == (0, "Hello.\n")
 
 
 def test_a_key_in_the_environment_stays_there(
-    home: Path, serve: Serve, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    home: Path,
+    serve: Serve,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The file names the variable; the best model is taken."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("OPENAI_BASE_URL", serve("Hello.", pages={"/v1/models": MODELS}).url + "/v1")
+    monkeypatch.setenv(
+        "OPENAI_BASE_URL", serve("Hello.", pages={"/v1/models": MODELS}).url + "/v1"
+    )
     assert tenax(capsys, "setup", "--use", "key:OPENAI_API_KEY")[0] == 0
     assert load(os.environ).models["openai"].name == "gpt-5"
     assert 'key = "env:OPENAI_API_KEY"' in (home / "config.toml").read_text()
@@ -121,10 +143,16 @@ def test_a_key_in_the_environment_stays_there(
 
 
 def test_what_does_not_work_is_not_kept(
-    home: Path, serve: Serve, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    home: Path,
+    serve: Serve,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A refused call, an offer that is not there, a choice that a variable has made: a sentence each."""
-    monkeypatch.setenv("OLLAMA_HOST", serve(Reply(trouble=Trouble("key")), pages={"/api/tags": TAGS}).url)
+    monkeypatch.setenv(
+        "OLLAMA_HOST",
+        serve(Reply(trouble=Trouble("key")), pages={"/api/tags": TAGS}).url,
+    )
     code, out, err = tenax(capsys, "setup", "--use", "ollama:tiny:1b")
     assert (code, out) == (1, "")
     assert "asks for a key, and none is set" in err
@@ -218,7 +246,9 @@ def test_a_person_may_take_another_of_the_models(
 ) -> None:
     """Enter takes what is offered first; its models are shown, best first."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("OPENAI_BASE_URL", serve("Hello.", pages={"/v1/models": MODELS}).url + "/v1")
+    monkeypatch.setenv(
+        "OPENAI_BASE_URL", serve("Hello.", pages={"/v1/models": MODELS}).url + "/v1"
+    )
     with Terminal() as terminal:
         terminal.wait_for("Number [1]: ")
         terminal.type("")
@@ -236,7 +266,9 @@ def test_nothing_in_a_models_name_is_obeyed_by_the_terminal(
     """A server says what its models are called, and may be anybody's."""
     models = {"data": [{"id": "a\x1b[31m"}, {"id": "b"}]}
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("OPENAI_BASE_URL", serve("Hello.", pages={"/v1/models": models}).url + "/v1")
+    monkeypatch.setenv(
+        "OPENAI_BASE_URL", serve("Hello.", pages={"/v1/models": models}).url + "/v1"
+    )
     with Terminal() as terminal:
         terminal.wait_for("Number [1]: ")
         terminal.type("")
@@ -256,21 +288,34 @@ def test_the_practice_model_that_is_there_is_not_fetched_again(
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     code, out, err = tenax(capsys, "setup", "--practice")
     assert (code, err) == (0, "")
-    assert out == "The practice model is installed. Choose it with: tenax setup --use practice\n"
+    assert (
+        out
+        == "The practice model is installed. Choose it with: tenax setup --use practice\n"
+    )
     assert tenax(capsys, "setup", "--practice", "--quiet") == (0, "", "")
 
 
 @pytest.mark.parametrize(
     ("says", "said"),
     [
-        ("ERROR: No matching distribution found for it", "There is no practice model for this machine"),
-        ("Max retries exceeded\nERROR: No matching distribution", "Is this machine on the network?"),
+        (
+            "ERROR: No matching distribution found for it",
+            "There is no practice model for this machine",
+        ),
+        (
+            "Max retries exceeded\nERROR: No matching distribution",
+            "Is this machine on the network?",
+        ),
         ("python: No module named pip", "This Python has no pip."),
         ("error: externally-managed-environment", "pip did not install"),
     ],
 )
 def test_where_it_cannot_be_installed_one_sentence_says_why(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, says: str, said: str
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    says: str,
+    said: str,
 ) -> None:
     """Before that, what is done and how large it is; nothing is ever compiled."""
     pip = home / "python"

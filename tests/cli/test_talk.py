@@ -48,7 +48,9 @@ class Tape:
                 self._column = max(self._column - 1, 0) if token == "\b" else 0
             else:
                 line = self._line.ljust(self._column)
-                self.lines[self._row] = line[: self._column] + token + line[self._column + len(token) :]
+                self.lines[self._row] = (
+                    line[: self._column] + token + line[self._column + len(token) :]
+                )
                 self._column += len(token)
 
     @property
@@ -57,7 +59,9 @@ class Tape:
         return self.lines[self._row]
 
     def _obey(self, token: str) -> None:
-        count = int(token[2:-1] or 1) if token[2:-1].isdecimal() or not token[2:-1] else 0
+        count = (
+            int(token[2:-1] or 1) if token[2:-1].isdecimal() or not token[2:-1] else 0
+        )
         match token[-1]:
             case "A":
                 self._row = max(self._row - count, 0)
@@ -80,12 +84,19 @@ class Tape:
 class Terminal:
     """`tenax` in a terminal of its own: what is typed goes in, what a person could have read comes out."""
 
-    def __init__(self, *args: str, command: Sequence[str] = (sys.executable, "-m", "tenax")) -> None:
+    def __init__(
+        self, *args: str, command: Sequence[str] = (sys.executable, "-m", "tenax")
+    ) -> None:
         self._master, slave = pty.openpty()
         termios.tcsetwinsize(slave, (30, 100))
         env = {**os.environ, "TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1"}
         self.process = subprocess.Popen(
-            [*command, *args], stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True
+            [*command, *args],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=env,
+            start_new_session=True,
         )
         os.close(slave)
         self.raw = b""
@@ -119,16 +130,24 @@ class Terminal:
     def news(self) -> str:
         """What has changed on the screen since something was typed."""
         now, before = self.text, self._before
-        same = next((n for n, (a, b) in enumerate(zip(now, before, strict=False)) if a != b), len(before))
+        same = next(
+            (n for n, (a, b) in enumerate(zip(now, before, strict=False)) if a != b),
+            len(before),
+        )
         return now[now.rfind("\n", 0, same) + 1 :]
 
     def until(self, words: str) -> str:
         """What is new, once these words are there."""
-        return self._wait(lambda news: words in " ".join(news.split()) or words in news, words)
+        return self._wait(
+            lambda news: words in " ".join(news.split()) or words in news, words
+        )
 
     def at_rest(self) -> str:
         """What is new, once nothing is being written."""
-        return self._wait(lambda news: " · " in news and "· writing" not in news, "the end of the answer")
+        return self._wait(
+            lambda news: " · " in news and "· writing" not in news,
+            "the end of the answer",
+        )
 
     def _wait(self, there: Callable[[str], bool], what: str) -> str:
         deadline = time.monotonic() + SECONDS
@@ -222,7 +241,9 @@ def said_in(home: Path, conversation: str = "") -> list[tuple[str, str]]:
     return [(row.kind, row.text) for row in rows]
 
 
-def test_what_is_asked_is_answered_in_markdown_and_opens_again(home: Path, start: Start) -> None:
+def test_what_is_asked_is_answered_in_markdown_and_opens_again(
+    home: Path, start: Start
+) -> None:
     """The last conversation opens with its last rows; `--new` begins another, which is stored with its first words."""
     talk = start()
     talk.send("What is it?")
@@ -231,9 +252,15 @@ def test_what_is_asked_is_answered_in_markdown_and_opens_again(home: Path, start
     talk.type(CTRL_D)
     assert talk.ended() == 0
     name = conversation_in(home)
-    assert said_in(home) == [("user", "What is it?"), ("assistant", "Forty-two, *I think*.")]
+    assert said_in(home) == [
+        ("user", "What is it?"),
+        ("assistant", "Forty-two, *I think*."),
+    ]
     history = home / "history"
-    assert (history.stat().st_mode & 0o777, "+What is it?" in history.read_text()) == (0o600, True)
+    assert (history.stat().st_mode & 0o777, "+What is it?" in history.read_text()) == (
+        0o600,
+        True,
+    )
     for args in ((), ("-c", name)):
         talk = start(*args, until="Forty-two, I think.")
         talk.type(CTRL_D)
@@ -260,9 +287,14 @@ def test_a_file_goes_with_the_next_message(home: Path, start: Start) -> None:
     talk.until("Which file?")
 
 
-def test_ctrl_c_stops_the_answer_and_the_second_one_leaves(home: Path, start: Start) -> None:
+def test_ctrl_c_stops_the_answer_and_the_second_one_leaves(
+    home: Path, start: Start
+) -> None:
     """What was said stays; an input that was begun is cleared by the first one when nothing is written."""
-    set_up(home, [Reply(words="once upon a time", pause=0.02, hang=True), Reply(words="Fine.")])
+    set_up(
+        home,
+        [Reply(words="once upon a time", pause=0.02, hang=True), Reply(words="Fine.")],
+    )
     talk = start()
     talk.send("tell me")
     talk.until("a time")
@@ -281,7 +313,9 @@ def test_ctrl_c_stops_the_answer_and_the_second_one_leaves(home: Path, start: St
     assert said == ["once upon a time", "Fine."]
 
 
-def test_a_narrow_terminal_says_too_that_an_answer_is_being_written(home: Path, start: Start) -> None:
+def test_a_narrow_terminal_says_too_that_an_answer_is_being_written(
+    home: Path, start: Start
+) -> None:
     """What the conversation is called takes half of the line at most."""
     set_up(home, [Reply(words="once upon a time", pause=0.02, hang=True)])
     talk = start()
@@ -297,7 +331,9 @@ def test_ctrl_z_gives_the_shell_back_and_the_talk_goes_on(
     """As in any program: nothing is typed into the message, and an answer that is being written waits too."""
     set_up(home, [Reply(words="once upon a time there was an end", pause=0.3)])
     pace = paced(home, monkeypatch, 4)
-    as_a_job = f'exec <"$(tty)"; set -m; {sys.executable} -m tenax; echo stopped; sleep 1; fg'
+    as_a_job = (
+        f'exec <"$(tty)"; set -m; {sys.executable} -m tenax; echo stopped; sleep 1; fg'
+    )
     talk = start(command=["/bin/sh", "-c", as_a_job])
     talk.send("tell me")
     talk.until("once upon")
@@ -308,7 +344,11 @@ def test_ctrl_z_gives_the_shell_back_and_the_talk_goes_on(
     talk.until("> and then?")
     talk.send("")
     talk.until("> and then?\n")
-    said = [("user", "tell me"), ("assistant", "once upon a time there was an end"), ("user", "and then?")]
+    said = [
+        ("user", "tell me"),
+        ("assistant", "once upon a time there was an end"),
+        ("user", "and then?"),
+    ]
     assert said_in(home)[:3] == said
 
 
@@ -317,7 +357,13 @@ def test_while_an_answer_is_written_words_wait_or_steer(
 ) -> None:
     """Enter queues, /steer stands in the next request; both are shown as waiting until they are taken."""
     pace = paced(home, monkeypatch, 2)
-    replies = [Reply(words="one two three", pause=0.4, calls=[Call("read_file", {"path": "a.txt"})])]
+    replies = [
+        Reply(
+            words="one two three",
+            pause=0.4,
+            calls=[Call("read_file", {"path": "a.txt"})],
+        )
+    ]
     set_up(home, [*replies, Reply(words="I read it."), Reply(words="Afterwards.")])
     talk = start()
     talk.send("begin")
@@ -335,11 +381,21 @@ def test_while_an_answer_is_written_words_wait_or_steer(
     assert kinds == ["begin", "mind the gap", "later"]
 
 
-@pytest.mark.parametrize(("answer", "state"), [("y", "done"), ("n", "denied"), ("c", "done")])
-def test_a_tool_asks_and_is_answered(home: Path, start: Start, answer: str, state: str) -> None:
+@pytest.mark.parametrize(
+    ("answer", "state"), [("y", "done"), ("n", "denied"), ("c", "done")]
+)
+def test_a_tool_asks_and_is_answered(
+    home: Path, start: Start, answer: str, state: str
+) -> None:
     """Its name, what it touches and its exact arguments are shown; the answer is yes, yes for all, or no."""
     set_up(
-        home, [Reply(calls=[WRITE]), Reply(words="So be it."), Reply(calls=[WRITE]), Reply(words="Again.")]
+        home,
+        [
+            Reply(calls=[WRITE]),
+            Reply(words="So be it."),
+            Reply(calls=[WRITE]),
+            Reply(words="Again."),
+        ],
     )
     talk = start()
     talk.send("write it down")
@@ -380,14 +436,24 @@ def test_what_a_turn_changed_is_shown_and_put_back(home: Path, start: Start) -> 
     assert file.read_text() == "remember\nthis"
 
 
-def test_a_question_is_answered_with_a_number_or_in_other_words(home: Path, start: Start) -> None:
+def test_a_question_is_answered_with_a_number_or_in_other_words(
+    home: Path, start: Start
+) -> None:
     """The choices are shown with their numbers; /queue says something else instead."""
     first, second, third = (
-        Call("ask", {"question": f"Which\ncolour has the {each}?", "choices": ["Red", "Blue"]})
+        Call(
+            "ask",
+            {"question": f"Which\ncolour has the {each}?", "choices": ["Red", "Blue"]},
+        )
         for each in ("door", "wall", "roof")
     )
     set_up(
-        home, [*(Reply(calls=[each]) for each in (first, second, third)), Reply("Thanks."), Reply("Well.")]
+        home,
+        [
+            *(Reply(calls=[each]) for each in (first, second, third)),
+            Reply("Thanks."),
+            Reply("Well."),
+        ],
     )
     talk = start()
     talk.send("paint it")
@@ -412,7 +478,10 @@ def test_a_line_answers_the_question_that_was_shown_when_it_was_begun(
     home: Path, start: Start, answer: str
 ) -> None:
     """If another one stands there at Enter, the terminal says so, keeps the line, and answers nothing."""
-    first, second = (Call("write_file", {"path": path, "content": "x"}, id=path) for path in ("one", "two"))
+    first, second = (
+        Call("write_file", {"path": path, "content": "x"}, id=path)
+        for path in ("one", "two")
+    )
     set_up(home, [Reply(calls=[first, second]), Reply("Done.")])
     talk = start()
     talk.send("write it down")
@@ -432,8 +501,14 @@ def test_a_line_answers_the_question_that_was_shown_when_it_was_begun(
     talk.type("\r")
     talk.until("This question was not shown yet")
     talk.until(f"> {answer}")
-    given = [each.event for each in journal_of(url_of(home), name) if each.kind == "approval.answered"]
-    assert [event.call for event in given if isinstance(event, ApprovalAnswered)] == ["one"]
+    given = [
+        each.event
+        for each in journal_of(url_of(home), name)
+        if each.kind == "approval.answered"
+    ]
+    assert [event.call for event in given if isinstance(event, ApprovalAnswered)] == [
+        "one"
+    ]
     talk.type("\r")
     assert "write_file two … done" in talk.until("Done.")
 
@@ -442,7 +517,13 @@ def test_always_shows_the_rule_before_it_makes_it(home: Path, start: Start) -> N
     """Which patterns there are is told in full first; the rule is listed, is heeded elsewhere, and can be taken back."""
     write = Call("write_file", {"path": "a[1]/notes.txt", "content": "x"})
     set_up(
-        home, [Reply(calls=[write]), Reply(words="So be it."), Reply(calls=[write]), Reply(words="Again.")]
+        home,
+        [
+            Reply(calls=[write]),
+            Reply(words="So be it."),
+            Reply(calls=[write]),
+            Reply(words="Again."),
+        ],
     )
     talk = start()
     talk.send("write it down")
@@ -456,7 +537,9 @@ def test_always_shows_the_rule_before_it_makes_it(home: Path, start: Start) -> N
     talk.until("No pattern has the number 3.")
     talk.send("always 2")
     talk.until("So be it.")
-    assert load({"TENAX_HOME": str(home)}).rules == (Rule("allow", "write_file", "a[[]1]/*"),)
+    assert load({"TENAX_HOME": str(home)}).rules == (
+        Rule("allow", "write_file", "a[[]1]/*"),
+    )
     talk.send("/rules")
     talk.until("1  allow  write_file  a[[]1]/*")
     talk.send("once more")
@@ -472,7 +555,9 @@ def test_always_shows_the_rule_before_it_makes_it(home: Path, start: Start) -> N
 
 def test_a_question_that_is_answered_elsewhere_goes(home: Path, start: Start) -> None:
     """A line says so; who answers it a second time is told plainly, and nothing is said in the conversation."""
-    set_up(home, [Reply(calls=[WRITE]), Reply(words="Thank you all very much.", pause=0.5)])
+    set_up(
+        home, [Reply(calls=[WRITE]), Reply(words="Thank you all very much.", pause=0.5)]
+    )
     talk = start()
     talk.send("write it down")
     talk.until("Allow write_file")
@@ -493,7 +578,13 @@ def test_a_question_that_is_answered_elsewhere_goes(home: Path, start: Start) ->
 
     asyncio.run(answer())
     assert "Thank you all" in talk.until("very much.")
-    assert [kind for kind, _ in said_in(home)] == ["user", "assistant", "tool", "assistant", "files"]
+    assert [kind for kind, _ in said_in(home)] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "files",
+    ]
 
 
 def test_an_answer_that_another_process_writes_is_seen_here_as_it_comes(
@@ -548,7 +639,9 @@ def test_each_word_is_shown_once_after_a_crash_of_the_server_of_a_minute(
     assert shown == [*words.split(), "done"]
 
 
-def test_a_conversation_that_is_deleted_elsewhere_makes_room_for_a_new_one(home: Path, start: Start) -> None:
+def test_a_conversation_that_is_deleted_elsewhere_makes_room_for_a_new_one(
+    home: Path, start: Start
+) -> None:
     """A line says so, and what is said next begins another."""
     talk = start()
     talk.send("first")
@@ -571,7 +664,10 @@ def test_a_conversation_that_is_deleted_elsewhere_makes_room_for_a_new_one(home:
 
 def test_leaving_in_the_middle_parks_the_answer(home: Path, start: Start) -> None:
     """A line says so, and it goes on when the conversation is opened again."""
-    set_up(home, [Reply(words="a long story ", pause=0.3, hang=True), Reply(words="The end.")])
+    set_up(
+        home,
+        [Reply(words="a long story ", pause=0.3, hang=True), Reply(words="The end.")],
+    )
     talk = start()
     talk.send("tell me")
     talk.until("story")
@@ -583,7 +679,9 @@ def test_leaving_in_the_middle_parks_the_answer(home: Path, start: Start) -> Non
     talk.until("A short one.")
 
 
-def test_a_terminal_that_is_closed_parks_the_answer_too(home: Path, start: Start) -> None:
+def test_a_terminal_that_is_closed_parks_the_answer_too(
+    home: Path, start: Start
+) -> None:
     """Nobody is told anything, and what was said is in the store."""
     set_up(home, [Reply(words="a long story ", pause=0.1, hang=True)])
     talk = start()
@@ -611,7 +709,14 @@ def test_several_lines_are_one_message(home: Path, start: Start) -> None:
 def test_a_message_with_a_long_answer_is_taken_back(home: Path, start: Start) -> None:
     """However many rows stand below it."""
     calls = [Call("read_file", {"path": "none.txt"}, id=f"call_{n}") for n in range(30)]
-    set_up(home, [Reply("A step.", calls=calls), Reply("Another.", calls=calls), Reply("The end.")])
+    set_up(
+        home,
+        [
+            Reply("A step.", calls=calls),
+            Reply("Another.", calls=calls),
+            Reply("The end."),
+        ],
+    )
     talk = start()
     talk.send("first")
     talk.until("The end.")
@@ -621,7 +726,9 @@ def test_a_message_with_a_long_answer_is_taken_back(home: Path, start: Start) ->
     assert said_in(home) == []
 
 
-def test_what_was_said_is_taken_back_asked_again_and_changed(home: Path, start: Start) -> None:
+def test_what_was_said_is_taken_back_asked_again_and_changed(
+    home: Path, start: Start
+) -> None:
     """/undo, /undo back, /retry, /edit, /clear: what no longer stands is said to, and comes back when asked for."""
     talk = start()
     talk.send("first")
@@ -691,7 +798,9 @@ def test_from_one_conversation_to_another(home: Path, start: Start) -> None:
     talk.until("no number 99")
 
 
-def test_whatever_stands_after_a_slash_the_talk_goes_on(home: Path, start: Start) -> None:
+def test_whatever_stands_after_a_slash_the_talk_goes_on(
+    home: Path, start: Start
+) -> None:
     """A number without end, no words at all, somebody's home that is not there: each is a sentence, and makes nothing."""
     endless = "9" * 5000
     set_up(home, [Reply(calls=[WRITE])])
@@ -714,13 +823,26 @@ def test_whatever_stands_after_a_slash_the_talk_goes_on(home: Path, start: Start
 
 def test_what_can_be_looked_up_and_set(home: Path, start: Start) -> None:
     """/help, /tools, /model, and the nearest of a command that is none."""
-    other = f'[models.other]\napi = "script"\nurl = "{home}/script.json"\nname = "second"\n'
+    other = (
+        f'[models.other]\napi = "script"\nurl = "{home}/script.json"\nname = "second"\n'
+    )
     config = home / "config.toml"
     config.write_text(config.read_text() + other)
     talk = start()
     talk.send("/help")
     listed = talk.until("so does Ctrl-D.")
-    names = ["new", "list", "open", "search", "undo", "retry", "edit", "fork", "compact", "clear"]
+    names = [
+        "new",
+        "list",
+        "open",
+        "search",
+        "undo",
+        "retry",
+        "edit",
+        "fork",
+        "compact",
+        "clear",
+    ]
     for name in [*names, "model", "tools", "stop", "steer", "queue", "title", "help"]:
         assert f"/{name} " in listed
     assert "/sessions" not in listed
@@ -744,10 +866,20 @@ def test_what_can_be_looked_up_and_set(home: Path, start: Start) -> None:
     talk.until("Forty-two")
 
 
-def test_nothing_that_a_model_says_is_obeyed_by_the_terminal(home: Path, start: Start) -> None:
+def test_nothing_that_a_model_says_is_obeyed_by_the_terminal(
+    home: Path, start: Start
+) -> None:
     """Escape sequences in words, names of tools and their arguments are shown as what cannot be shown."""
     evil = "\x1b]0;evil\x07\x1b[31mred\x9b2J &#8238;"
-    set_up(home, [Reply(words=evil, calls=[Call("write_file", {"path": "x", "content": evil}), Call(evil)])])
+    set_up(
+        home,
+        [
+            Reply(
+                words=evil,
+                calls=[Call("write_file", {"path": "x", "content": evil}), Call(evil)],
+            )
+        ],
+    )
     talk = start()
     talk.send("be evil")
     talk.until("Allow write_file")
@@ -760,7 +892,9 @@ def test_a_wrong_key_is_told_and_the_talk_goes_on(
     home: Path, start: Start, refusing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message stays in the conversation, to be asked again."""
-    settings = f'api = "openai"\nurl = "{refusing}/v1"\nname = "script"\nkey = "env:MY_KEY"\n'
+    settings = (
+        f'api = "openai"\nurl = "{refusing}/v1"\nname = "script"\nkey = "env:MY_KEY"\n'
+    )
     monkeypatch.setenv("MY_KEY", "sk-hunter2-hunter2")
     (home / "config.toml").write_text(f'model = "main"\n[models.main]\n{settings}')
     talk = start()
@@ -796,18 +930,28 @@ def test_words_that_cannot_be_stored_come_back(home: Path, start: Start) -> None
     talk.until("> second time")
     talk.until("Forty-two")
     talk.at_rest()
-    assert [text for kind, text in said_in(home) if kind == "user"] == ["first", "second time"]
+    assert [text for kind, text in said_in(home) if kind == "user"] == [
+        "first",
+        "second time",
+    ]
 
 
 def test_without_a_model_or_a_terminal_it_says_what_to_do(home: Path) -> None:
     """Not set up is 3, with the way on; no terminal, or one that draws nothing, is 2, and names `tenax -p`; no such conversation is 1."""
     args: Sequence[str] = [sys.executable, "-m", "tenax"]
     piped = subprocess.run(
-        args, input="hello\n", capture_output=True, text=True, timeout=SECONDS, check=False
+        args,
+        input="hello\n",
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
     )
     assert (piped.returncode, piped.stdout) == (2, "")
     assert "tenax -p" in piped.stderr
-    talk = Terminal(command=["/usr/bin/env", "TERM=dumb", sys.executable, "-m", "tenax"])
+    talk = Terminal(
+        command=["/usr/bin/env", "TERM=dumb", sys.executable, "-m", "tenax"]
+    )
     assert talk.ended() == 2
     assert "tenax -p" in talk.text
     talk.close()

@@ -17,7 +17,9 @@ BLOCKS = ["{} {}", "# {}", "- {}\n- {}\n\n  {}", "```\n{}\n\n{}\n```", "> {}", "
           "[{}]: {}", "<b>{}</b>\n{}", "{}\n---", "    {}", "![{}]({})", "{}<!-- {} -->"]  # fmt: skip
 
 
-def row(text: str, state: str = "", *, kind: str = "assistant", name: str = "7", **more: str) -> Row:
+def row(
+    text: str, state: str = "", *, kind: str = "assistant", name: str = "7", **more: str
+) -> Row:
     return Row(name, (7, 0, 0), kind, 0, text=text, state=state, **more)  # type: ignore[arg-type]
 
 
@@ -39,7 +41,9 @@ def answers(draw: st.DrawFn) -> tuple[str, list[int], int]:
 
 
 @given(answers())
-def test_an_answer_in_pieces_is_printed_whole_and_once(answer: tuple[str, list[int], int]) -> None:
+def test_an_answer_in_pieces_is_printed_whole_and_once(
+    answer: tuple[str, list[int], int],
+) -> None:
     """Every word is printed, in order, also when changes come a second time."""
     text, cuts, count = answer
     screen = Screen(lambda: 80)
@@ -69,8 +73,13 @@ def test_what_is_closed_is_printed_and_the_rest_is_drawn() -> None:
 def test_an_answer_that_reached_its_longest_says_so_once() -> None:
     """It is the model that ended it, and not Tenax."""
     screen = Screen(lambda: 80)
-    told = [plain(screen.changed([Put(row("There once was a", "full"))])) for _ in range(2)]
-    assert told == ["There once was a\n\n-- Stopped at the longest answer that the model may give.\n\n", ""]
+    told = [
+        plain(screen.changed([Put(row("There once was a", "full"))])) for _ in range(2)
+    ]
+    assert told == [
+        "There once was a\n\n-- Stopped at the longest answer that the model may give.\n\n",
+        "",
+    ]
 
 
 def test_what_is_taken_back_is_said_to_be_and_comes_back() -> None:
@@ -78,7 +87,10 @@ def test_what_is_taken_back_is_said_to_be_and_comes_back() -> None:
     screen = Screen(lambda: 80)
     rows = [row("Who?", kind="user", name="3"), row("Me.")]
     screen.changed(map(Put, rows))
-    assert plain(screen.changed([Drop("3"), Drop("7")])) == "-- The last 2 rows above no longer stand.\n\n"
+    assert (
+        plain(screen.changed([Drop("3"), Drop("7")]))
+        == "-- The last 2 rows above no longer stand.\n\n"
+    )
     assert plain(screen.changed(map(Put, rows))) == "> Who?\n\nMe.\n\n"
 
 
@@ -114,13 +126,27 @@ def test_every_way_to_answer_is_shown_however_narrow_it_is() -> None:
     """The line of a question is wrapped and not cut: its end says how to say no."""
     screen = Screen(lambda: 40)
     screen.changed(
-        [Put(row("", "asks", kind="tool", name="5:a", touches="a/rather/long/path/of/a/file.txt"))]
+        [
+            Put(
+                row(
+                    "",
+                    "asks",
+                    kind="tool",
+                    name="5:a",
+                    touches="a/rather/long/path/of/a/file.txt",
+                )
+            )
+        ]
     )
     shown = [line for _, line in screen.live(10)]
     assert " ".join(" ".join(shown).split()).endswith("y once, n no; then Enter")
-    screen.questions["5:a"] = Question(5, "a", ["a/rather/long/path/of/a/file.txt", "a/rather/*"], ["a"])
+    screen.questions["5:a"] = Question(
+        5, "a", ["a/rather/long/path/of/a/file.txt", "a/rather/*"], ["a"]
+    )
     shown = [line for _, line in screen.live(10)]
     words = " ".join(" ".join(shown).split())
-    assert "c in this conversation: a/rather/long/path/of/a/file.txt c 2 in this" in words
+    assert (
+        "c in this conversation: a/rather/long/path/of/a/file.txt c 2 in this" in words
+    )
     assert words.endswith("y once, c, c 2, always, n no; then Enter")
     assert max(map(len, shown)) < 40

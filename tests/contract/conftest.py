@@ -27,7 +27,11 @@ def engine_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where an empty store can be made, on every engine in turn; `world` makes the database itself, by copying one."""
     if request.param == "postgresql":
         copied = "world" in request.fixturenames
-        return str(request.getfixturevalue("uncopied_url" if copied else "emptied_postgres_url"))
+        return str(
+            request.getfixturevalue(
+                "uncopied_url" if copied else "emptied_postgres_url"
+            )
+        )
     return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tenax.db"
 
 

@@ -25,25 +25,44 @@ NOT_AWAITED = {"of", "prepare", "prepare_load", "number"}
 
 
 def verbs(kind: type) -> set[str]:
-    return {name for name, each in inspect.getmembers(kind) if callable(each) and not name.startswith("_")}
+    return {
+        name
+        for name, each in inspect.getmembers(kind)
+        if callable(each) and not name.startswith("_")
+    }
 
 
 def test_the_facade_has_every_verb_with_the_same_signature() -> None:
     """Names, parameters, defaults and annotations are those of the journal; only `tail` is stopped by its task."""
     plain = verbs(Journal) - NOT_AWAITED
     assert plain <= verbs(AsyncJournal)
-    assert verbs(AsyncJournal) - plain - NOT_AWAITED <= {"apart", "instance", "journal", "let_go"}
+    assert verbs(AsyncJournal) - plain - NOT_AWAITED <= {
+        "apart",
+        "instance",
+        "journal",
+        "let_go",
+    }
     for name in plain:
-        ours, theirs = (inspect.signature(getattr(kind, name)) for kind in (AsyncJournal, Journal))
-        expected = [each for each in theirs.parameters.values() if (name, each.name) != ("tail", "stop")]
-        assert [(each.name, each.kind, each.default) for each in ours.parameters.values()] == [
-            (each.name, each.kind, each.default) for each in expected
-        ], name
+        ours, theirs = (
+            inspect.signature(getattr(kind, name)) for kind in (AsyncJournal, Journal)
+        )
+        expected = [
+            each
+            for each in theirs.parameters.values()
+            if (name, each.name) != ("tail", "stop")
+        ]
+        assert [
+            (each.name, each.kind, each.default) for each in ours.parameters.values()
+        ] == [(each.name, each.kind, each.default) for each in expected], name
         method = getattr(AsyncJournal, name)
-        assert inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method), name
+        assert inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(
+            method
+        ), name
 
 
-def test_threads_that_could_not_be_started_are_started_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_could_not_be_started_are_started_the_next_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A machine may have no room for one more at that moment: that is refused, and nobody waits for it."""
     start, room = threading.Thread.start, threading.Event()
 
@@ -73,13 +92,21 @@ def test_a_loop_that_ends_while_its_append_is_stored_stops_nobody_else(
     journal = tenax.open(f"sqlite:///{tmp_path}/tenax.db")
     name, store, loop = begin(journal), journal.store, asyncio.new_event_loop()
     append = journal.prepare(
-        name, [say("first")], run=None, expect=None, lease=None, dedup=None, append_id=None
+        name,
+        [say("first")],
+        run=None,
+        expect=None,
+        lease=None,
+        dedup=None,
+        append_id=None,
     )
     waiter = store.waiter(append, loop.create_future())
     loop.close()
     monkeypatch.setattr(loop, "is_closed", lambda: False)
     store.queue.submit(waiter)
-    after = threading.Thread(target=journal.append, args=(name, [say("second")]), daemon=True)
+    after = threading.Thread(
+        target=journal.append, args=(name, [say("second")]), daemon=True
+    )
     after.start()
     after.join(30)
     assert not after.is_alive()
@@ -88,7 +115,9 @@ def test_a_loop_that_ends_while_its_append_is_stored_stops_nobody_else(
 
 
 @pytest.fixture
-async def held(tmp_path: Path) -> AsyncIterator[tuple[AsyncJournal, FaultyJournal, str]]:
+async def held(
+    tmp_path: Path,
+) -> AsyncIterator[tuple[AsyncJournal, FaultyJournal, str]]:
     """A journal whose next commit can be held."""
     faulty = FaultyJournal(tenax.open(f"sqlite:///{tmp_path}/tenax.db"))
     name = begin(faulty)
@@ -96,13 +125,17 @@ async def held(tmp_path: Path) -> AsyncIterator[tuple[AsyncJournal, FaultyJourna
         yield journal, faulty, name
 
 
-async def test_tasks_that_wait_share_a_commit(held: tuple[AsyncJournal, FaultyJournal, str]) -> None:
+async def test_tasks_that_wait_share_a_commit(
+    held: tuple[AsyncJournal, FaultyJournal, str],
+) -> None:
     """Sixty-four tasks that append while a commit goes on need one commit for all of them."""
     journal, faulty, name = held
     hold = faulty.faults.hold("store:begin")
     first = asyncio.create_task(journal.append(name, [say("first")]))
     await asyncio.to_thread(hold.wait_until_reached)
-    tasks = [asyncio.create_task(journal.append(name, [say(f"{n}")])) for n in range(TASKS)]
+    tasks = [
+        asyncio.create_task(journal.append(name, [say(f"{n}")])) for n in range(TASKS)
+    ]
     while len(faulty.store.queue._waiting) < TASKS:  # noqa: ASYNC110  (a queue of threads tells no event)
         await asyncio.sleep(0)
     before = faulty.store.queue.groups
@@ -113,7 +146,9 @@ async def test_tasks_that_wait_share_a_commit(held: tuple[AsyncJournal, FaultyJo
 
 
 @pytest.mark.parametrize("name", [object(), "\ud800"], ids=["object", "surrogate"])
-async def test_an_append_that_the_database_cannot_take_fails_alone(store_url: str, name: Any) -> None:
+async def test_an_append_that_the_database_cannot_take_fails_alone(
+    store_url: str, name: Any
+) -> None:
     """Those that share its commit are stored, once and in order; its own caller gets the error."""
     faulty = FaultyJournal(tenax.open(store_url))
     conversations = [begin(faulty, name=f"c-{n}") for n in range(3)]
@@ -170,7 +205,9 @@ async def test_a_cancelled_append_says_that_it_was_refused(
     """The same when the outcome is no."""
     journal, faulty, name = held
     hold = faulty.faults.hold("store:commit")
-    task = asyncio.create_task(journal.append(name, [say("no")], expect=Expect(head=99)))
+    task = asyncio.create_task(
+        journal.append(name, [say("no")], expect=Expect(head=99))
+    )
     await asyncio.to_thread(hold.wait_until_reached)
     task.cancel()
     hold.release()
@@ -181,7 +218,9 @@ async def test_a_cancelled_append_says_that_it_was_refused(
     assert said(faulty, name) == []
 
 
-async def test_an_append_holds_no_thread(held: tuple[AsyncJournal, FaultyJournal, str]) -> None:
+async def test_an_append_holds_no_thread(
+    held: tuple[AsyncJournal, FaultyJournal, str],
+) -> None:
     """While a hundred appends wait, reads go on."""
     journal, faulty, name = held
     before = threading.active_count()
@@ -235,14 +274,18 @@ async def test_a_loop_that_is_gone_harms_nobody(tmp_path: Path) -> None:
     journal.close()
 
 
-async def test_a_task_that_waits_is_answered_when_the_store_is_closed(tmp_path: Path) -> None:
+async def test_a_task_that_waits_is_answered_when_the_store_is_closed(
+    tmp_path: Path,
+) -> None:
     """A thread leads the commit, a task waits behind it, and the store is closed: both learn what became of it."""
     faulty = FaultyJournal(tenax.open(f"sqlite:///{tmp_path}/tenax.db"))
     name = begin(faulty)
     journal = AsyncJournal(faulty)
     await journal.append(name, [say("first")])
     hold = faulty.faults.hold("store:commit")
-    thread = asyncio.create_task(asyncio.to_thread(faulty.append, name, [say("from a thread")]))
+    thread = asyncio.create_task(
+        asyncio.to_thread(faulty.append, name, [say("from a thread")])
+    )
     await asyncio.to_thread(hold.wait_until_reached)
     task = asyncio.create_task(journal.append(name, [say("from a task")]))
     while not faulty.store.queue._waiting:  # noqa: ASYNC110  (a queue of threads tells no event)
@@ -261,7 +304,9 @@ async def test_a_task_that_waits_is_answered_when_the_store_is_closed(tmp_path: 
             "first",
             *(
                 text
-                for text, each in zip(("from a thread", "from a task"), outcomes, strict=True)
+                for text, each in zip(
+                    ("from a thread", "from a task"), outcomes, strict=True
+                )
                 if not each
             ),
         ]

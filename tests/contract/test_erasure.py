@@ -42,7 +42,10 @@ def everywhere(url: str, tmp_path: Path) -> list[str]:
     if url.startswith("sqlite"):
         # Another process greps: in this one the store itself would refuse to let its -shm be opened.
         done = subprocess.run(
-            ["grep", "-rlaF", SECRET, tmp_path], capture_output=True, text=True, check=False
+            ["grep", "-rlaF", SECRET, tmp_path],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         return [Path(line).name for line in done.stdout.splitlines()]
     found = []
@@ -68,19 +71,24 @@ def tell(journal: Journal) -> tuple[str, list[int]]:
     talk = journal.ids.conversation()
     journal.append(talk, [ConversationOpened(journal.user or "", "first")])
     blob = journal.put_blob(f"file with {SECRET} in it".encode() * 1000)
-    asked = journal.append(talk, [MessageUser([Text(f"my password is {SECRET}"), File(blob, "text/plain")])])[
-        0
-    ].seq
+    asked = journal.append(
+        talk,
+        [MessageUser([Text(f"my password is {SECRET}"), File(blob, "text/plain")])],
+    )[0].seq
     for offset in range(0, 60, 20):
         journal.append(talk, [ReplyDelta(asked, offset, f"{SECRET} ")])
-    answered = journal.append(talk, [MessageAssistant([Text(f"so it is {SECRET}")], request=asked)])[0].seq
+    answered = journal.append(
+        talk, [MessageAssistant([Text(f"so it is {SECRET}")], request=asked)]
+    )[0].seq
     journal.append(talk, [MessageUser([Text("something harmless")])])
     remember(journal, talk, asked)
     journal.append(talk, [ConversationTitled(f"About {SECRET}", derived=True)])
     journal.fork(talk)
     head = journal.head(talk).head
     summary = ContextSummarised([Text(f"the password is {SECRET}")], head)
-    journal.append(talk, [summary, ContextCompacted("first", "second", head + 1, head, head)])
+    journal.append(
+        talk, [summary, ContextCompacted("first", "second", head + 1, head, head)]
+    )
     journal.fork(talk)
     return talk, [asked, answered]
 
@@ -93,12 +101,15 @@ def remember(journal: Journal, talk: str, asked: int) -> None:
     facts.remove(fact.id, was=2)
     journal.append(talk, [MemoryNoted(fact.id, 1, "added", fact.text)])
     memory, tools = (
-        Blob(journal.put_blob(each)) for each in (f"- had the password {SECRET}".encode(), b"[]")
+        Blob(journal.put_blob(each))
+        for each in (f"- had the password {SECRET}".encode(), b"[]")
     )
     opened = ContextOpened("start", "m", memory, tools, memory=memory)
     recalled = MemoryRecalled({"built in": fact.text}, facts=[fact.id])
     journal.append(other, [ConversationOpened(journal.user or "", "other"), opened])
-    journal.append(other, [RunStarted(), recalled, RunFinished("completed")], run="r_other")
+    journal.append(
+        other, [RunStarted(), recalled, RunFinished("completed")], run="r_other"
+    )
 
 
 def erase(journal: Journal, talk: str, seqs: list[int]) -> None:
@@ -115,7 +126,10 @@ def delete(journal: Journal, talk: str, seqs: list[int]) -> None:
 @pytest.mark.parametrize("act", [erase, delete])
 @pytest.mark.parametrize("indexed", [True, False])
 def test_what_was_erased_or_deleted_is_nowhere(
-    bare_url: str, tmp_path: Path, act: Callable[[Journal, str, list[int]], None], indexed: bool
+    bare_url: str,
+    tmp_path: Path,
+    act: Callable[[Journal, str, list[int]], None],
+    indexed: bool,
 ) -> None:
     """Whether or not it was indexed by then: no file, no row, no hit has it, and the store still proves itself."""
     with tenax.open(bare_url) as journal:
@@ -131,18 +145,31 @@ def test_what_was_erased_or_deleted_is_nowhere(
     assert everywhere(bare_url, tmp_path) == []
 
 
-@pytest.mark.parametrize("text", ["<>", "x<y", "hi <tenax-recalled and much that a fence takes out> you"])
-def test_an_erasure_reaches_the_prompts_that_hold_the_words_and_no_others(store_url: str, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["<>", "x<y", "hi <tenax-recalled and much that a fence takes out> you"]
+)
+def test_an_erasure_reaches_the_prompts_that_hold_the_words_and_no_others(
+    store_url: str, text: str
+) -> None:
     """A prompt says them inside of a fence, which takes out what looks like its own tags."""
     with tenax.open(store_url, user="ada") as journal:
         asked, holds, other = (f"c-{n}" for n in range(3))
         for name in (asked, holds, other):
-            journal.append(name, [ConversationOpened("ada", f"s-{name}"), MessageUser([Text("hello")])])
+            journal.append(
+                name,
+                [ConversationOpened("ada", f"s-{name}"), MessageUser([Text("hello")])],
+            )
         Facts(journal).add(text, conversation=asked, seq=2)
-        for name, words in {holds: fence(f"Notes\n- {text}\n"), other: "A fox, in its box."}.items():
+        for name, words in {
+            holds: fence(f"Notes\n- {text}\n"),
+            other: "A fox, in its box.",
+        }.items():
             blob = Blob(journal.put_blob(words.encode()))
             journal.append(name, [ContextOpened("start", "", blob, blob)])
-        assert journal.erase(asked, [2], by="ada").conversations == {asked: [2], holds: [3]}
+        assert journal.erase(asked, [2], by="ada").conversations == {
+            asked: [2],
+            holds: [3],
+        }
         assert verify(journal).problems == []
 
 
@@ -150,10 +177,16 @@ def test_what_says_that_an_input_was_taken_is_not_erased() -> None:
     """A request of a model holds no text of anybody's; without it a steered message would seem to wait."""
     with memory() as journal:
         journal.append(
-            "c_1", [ConversationOpened(journal.user or "", "s_1"), MessageUser([Text("x")], ask=True)]
+            "c_1",
+            [
+                ConversationOpened(journal.user or "", "s_1"),
+                MessageUser([Text("x")], ask=True),
+            ],
         )
         journal.append("c_1", [RunStarted([])], run="r")
-        (request,) = journal.append("c_1", [ModelRequested(2, "", "m", 1.0, [2])], run="r")
+        (request,) = journal.append(
+            "c_1", [ModelRequested(2, "", "m", 1.0, [2])], run="r"
+        )
         with pytest.raises(InvalidInput, match="holds no text"):
             journal.erase("c_1", [request.seq], by="ada")
         assert journal.waiting("c_1") == []

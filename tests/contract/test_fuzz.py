@@ -58,7 +58,9 @@ FITTING: dict[Any, st.SearchStrategy[Any]] = {
     float: st.sampled_from([0.5, 3, 1e9]),
     bool: st.booleans(),
     list[Part]: st.just([Text("hello")]) | st.just((Text("hello"),)) | st.just([]),
-    dict[str, Any]: st.sampled_from([{}, {"a": [1, {"b": None}]}, {"a": (1, ("b", 2.5))}]),
+    dict[str, Any]: st.sampled_from(
+        [{}, {"a": [1, {"b": None}]}, {"a": (1, ("b", 2.5))}]
+    ),
     dict[str, str]: st.just({"a": "b"}),
     Usage: st.just(Usage(1, 2)),
     Blob: st.just(BLOB),
@@ -73,14 +75,22 @@ def fitting(hint: Any) -> st.SearchStrategy[Any]:
     if typing.get_origin(hint) is typing.Literal:
         return st.sampled_from(inner)
     if typing.get_origin(hint) is list:
-        return st.just([]) | st.lists(FITTING[inner[0]], max_size=2) if inner[0] in FITTING else st.just([])
+        return (
+            st.just([]) | st.lists(FITTING[inner[0]], max_size=2)
+            if inner[0] in FITTING
+            else st.just([])
+        )
     return st.none()
 
 
 def odd(hint: Any) -> st.SearchStrategy[Any]:
     """What it may not hold; or, where it takes any JSON, something deep inside."""
     values = st.sampled_from(ODD)
-    return values.map(lambda value: {"a": [{"b": value}]}) if hint == dict[str, Any] else values
+    return (
+        values.map(lambda value: {"a": [{"b": value}]})
+        if hint == dict[str, Any]
+        else values
+    )
 
 
 @st.composite
@@ -88,7 +98,9 @@ def events(draw: st.DrawFn) -> Event:
     """An event of any kind, of which at most one field is odd."""
     kind = KINDS[draw(st.sampled_from(sorted(KINDS)))]
     hints = {
-        name: hint for name, hint in typing.get_type_hints(kind).items() if name in kind.__struct_fields__
+        name: hint
+        for name, hint in typing.get_type_hints(kind).items()
+        if name in kind.__struct_fields__
     }
     fields = {name: draw(fitting(hint)) for name, hint in hints.items()}
     spoils = draw(st.integers(0, 3)) > 0
@@ -108,7 +120,9 @@ def plain(value: Any) -> Any:
         case dict():
             return {plain(key): plain(item) for key, item in value.items()}
         case msgspec.Struct():
-            return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+            return {
+                name: plain(getattr(value, name)) for name in value.__struct_fields__
+            }
     return value
 
 
@@ -133,9 +147,15 @@ def test_any_event_is_encoded_as_it_is_or_refused_by_name(event: Event) -> None:
     assert same(decode(event.kind, body), event)
 
 
-@settings(deadline=None, max_examples=APPENDS, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None,
+    max_examples=APPENDS,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(event=events())
-def test_any_event_is_stored_as_it_is_or_refused_by_name(stores: Stores, event: Event) -> None:
+def test_any_event_is_stored_as_it_is_or_refused_by_name(
+    stores: Stores, event: Event
+) -> None:
     """Nothing is written of what is refused, and the store is sound."""
     name, before = stores.name, stores.journal.head(stores.name)
     try:
@@ -232,7 +252,9 @@ STRUCT_CALLS: dict[str, list[Callable[[Journal, Any], Any]]] = {
         lambda journal, lease: journal.renew(lease),
         lambda journal, lease: journal.release(lease),
     ],
-    "expect": [lambda journal, expect: journal.append("c-1", [say("more")], expect=expect)],
+    "expect": [
+        lambda journal, expect: journal.append("c-1", [say("more")], expect=expect)
+    ],
     "dedup": [lambda journal, dedup: journal.append("c-1", [say("more")], dedup=dedup)],
     "reader": [
         lambda journal, reader: journal.cursor(reader, "c-1"),
@@ -248,7 +270,11 @@ def test_any_field_of_a_value_is_taken_or_refused_by_name(store_url: str) -> Non
     for _ in range(CALLS):
         ((name, value),) = structs(chance).items()
         call = chance.choice(STRUCT_CALLS[name])
-        succeeds(lambda call=call, value=value: call(stores.journal, value), name, {name: value})
+        succeeds(
+            lambda call=call, value=value: call(stores.journal, value),
+            name,
+            {name: value},
+        )
     stores.check()
 
 
@@ -270,7 +296,11 @@ def test_any_call_is_done_or_refused_by_name(store_url: str, target: type) -> No
         given = arguments(getattr(target, name), chance)
         if name.startswith("delete") and n < CALLS - 20:  # the last ones may
             continue
-        done += succeeds(lambda it=it, name=name, given=given: getattr(it, name)(**given), name, given)
+        done += succeeds(
+            lambda it=it, name=name, given=given: getattr(it, name)(**given),
+            name,
+            given,
+        )
     assert done
     stores.check()
 
@@ -285,12 +315,17 @@ def succeeds(call: Callable[[], Any], name: str, given: dict[str, Any]) -> bool:
     return True
 
 
-async def test_any_call_of_the_runtime_is_done_or_refused_by_name(store_url: str, tmp_path: Path) -> None:
+async def test_any_call_of_the_runtime_is_done_or_refused_by_name(
+    store_url: str, tmp_path: Path
+) -> None:
     """The same through the object that the faces use; and for `repair`."""
     chance = random.Random(3)
     stores = Stores(store_url)
     async with Runtime(
-        config_of(store_url, tmp_path), journal=stores.journal, models=[ScriptedModel(["a"])], serves=False
+        config_of(store_url, tmp_path),
+        journal=stores.journal,
+        models=[ScriptedModel(["a"])],
+        serves=False,
     ) as runtime:
         for name in chance.choices(calls(Runtime), k=CALLS // 4):
             given = arguments(getattr(Runtime, name), chance)
@@ -306,8 +341,16 @@ async def test_any_call_of_the_runtime_is_done_or_refused_by_name(store_url: str
                 raise AssertionError(f"{name}({given}) ended in {error!r}") from error
     with SessionDB(journal=stores.journal) as db:
         for value in ODD:
-            succeeds(lambda value=value: repair(db, "s-c-1", value), "repair", {"run_id": value})
-            succeeds(lambda value=value: repair(db, value, "r-1"), "repair", {"session_id": value})
+            succeeds(
+                lambda value=value: repair(db, "s-c-1", value),
+                "repair",
+                {"run_id": value},
+            )
+            succeeds(
+                lambda value=value: repair(db, value, "r-1"),
+                "repair",
+                {"session_id": value},
+            )
     stores.check()
 
 
@@ -319,7 +362,10 @@ def test_a_compaction_up_to_a_number_that_no_event_has_is_refused(
     """Before the store is asked for it."""
     stores = Stores(store_url)
     numbers: dict[str, Any] = {name: seq}
-    with SessionDB(journal=stores.journal) as db, pytest.raises(InvalidInput, match=name):
+    with (
+        SessionDB(journal=stores.journal) as db,
+        pytest.raises(InvalidInput, match=name),
+    ):
         db.rotate("s-c-1", summary="all of it", **numbers)
     stores.check()
 
@@ -328,7 +374,10 @@ def test_a_compaction_up_to_a_number_that_no_event_has_is_refused(
 def test_a_title_that_is_no_text_is_refused(store_url: str, title: Any) -> None:
     """On every engine alike, and before anything is written."""
     stores = Stores(store_url)
-    with SessionDB(journal=stores.journal) as db, pytest.raises(InvalidInput, match="title"):
+    with (
+        SessionDB(journal=stores.journal) as db,
+        pytest.raises(InvalidInput, match="title"),
+    ):
         db.set_title("s-c-1", title)
     stores.check()
 

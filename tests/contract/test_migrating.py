@@ -32,9 +32,7 @@ def first(bare_url: str) -> World:
             for table in (*SECOND, *THIRD, *FOURTH):
                 inside.run(f"drop table {table}")
             inside.run("delete from mentions where hash like 'f\\_%' escape '\\'")
-            turns = (
-                "select coalesce(max(finished_seq), 0) from runs r where r.conversation = heads.conversation"
-            )
+            turns = "select coalesce(max(finished_seq), 0) from runs r where r.conversation = heads.conversation"
             inside.run(f"update heads set version = 1, turns = ({turns})")
             inside.run("update store set schema = 1")
     return world
@@ -44,17 +42,25 @@ def test_nothing_of_the_later_migrations_is_left(first: World, bare_url: str) ->
     """What the other tests start from is what the first script makes by itself."""
     if not bare_url.startswith("sqlite"):
         with psycopg.connect(bare_url) as server:
-            tables = {row[0] for row in server.execute("select tablename from pg_tables").fetchall()}
+            tables = {
+                row[0]
+                for row in server.execute("select tablename from pg_tables").fetchall()
+            }
         assert not tables & {*SECOND, *THIRD, *FOURTH}
         return
     schema = "select type, name, sql from sqlite_schema where name not like 'sqlite%' order by type, name"
-    made, kept = apsw.Connection(":memory:"), apsw.Connection(bare_url.removeprefix("sqlite:///"))
+    made, kept = (
+        apsw.Connection(":memory:"),
+        apsw.Connection(bare_url.removeprefix("sqlite:///")),
+    )
     made.execute(migrations("sqlite")[0])
     assert kept.execute(schema).fetchall() == made.execute(schema).fetchall()
     kept.close()
 
 
-def test_a_store_of_the_first_migration_is_opened_with_all_that_is_in_it(first: World, bare_url: str) -> None:
+def test_a_store_of_the_first_migration_is_opened_with_all_that_is_in_it(
+    first: World, bare_url: str
+) -> None:
     """Every event, blob, cursor and lease; what this version derives besides is derived when it is needed."""
     with tenax.open(bare_url, user="ada") as journal:
         assert journal.store.query("store")[0][0] == SCHEMA_VERSION
@@ -73,7 +79,9 @@ def test_a_store_of_the_first_migration_is_opened_with_all_that_is_in_it(first: 
         assert verify(journal).ok
 
 
-def test_an_old_conversation_is_private_until_it_is_known_to_be(first: World, bare_url: str) -> None:
+def test_an_old_conversation_is_private_until_it_is_known_to_be(
+    first: World, bare_url: str
+) -> None:
     """A private fact does not come where another wrote before there was a list of authors."""
     with tenax.open(bare_url, user="ada") as journal:
         facts = Facts(journal)
@@ -85,7 +93,9 @@ def test_an_old_conversation_is_private_until_it_is_known_to_be(first: World, ba
         assert verify(journal).ok
 
 
-def test_a_store_of_the_second_migration_keeps_what_is_remembered(bare_url: str) -> None:
+def test_a_store_of_the_second_migration_keeps_what_is_remembered(
+    bare_url: str,
+) -> None:
     """Facts and all; and it takes schedules from then on."""
     with tenax.open(bare_url, user="ada") as journal:
         world = build(journal)
@@ -133,14 +143,21 @@ with tenax.open(sys.argv[1], user="ada") as journal:
 """
 
 
-def test_processes_that_migrate_and_remember_at_once_do_it_once(first: World, bare_url: str) -> None:
+def test_processes_that_migrate_and_remember_at_once_do_it_once(
+    first: World, bare_url: str
+) -> None:
     """One makes the tables, one key is one fact, and of all who change it one does."""
     command = [sys.executable, "-c", _PROCESS, bare_url]
-    started = [subprocess.Popen([*command, f"{n}"], stdout=subprocess.PIPE, text=True) for n in range(4)]
+    started = [
+        subprocess.Popen([*command, f"{n}"], stdout=subprocess.PIPE, text=True)
+        for n in range(4)
+    ]
     told = [each.communicate(timeout=60)[0].split() for each in started]
     assert len({fact for fact, _ in told}) == 1
     assert sorted(word for _, word in told) == ["first", "late", "late", "late"]
     with tenax.open(bare_url, user="ada") as journal:
         text = f"changed by {[word for _, word in told].index('first')}"
-        assert [(each.version, each.text) for each in Facts(journal).standing()] == [(2, text)]
+        assert [(each.version, each.text) for each in Facts(journal).standing()] == [
+            (2, text)
+        ]
         assert verify(journal).ok

@@ -41,10 +41,14 @@ def compact(db: SessionDB) -> str:
     return outcome.session_id
 
 
-def test_the_first_look_alone_is_enough(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_look_alone_is_enough(
+    db: SessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A caller that reads that the session has ended tries no commit."""
     child = compact(db)
-    monkeypatch.setattr(db.journal, "append", lambda *_args, **_kwargs: pytest.fail("it tried a commit"))
+    monkeypatch.setattr(
+        db.journal, "append", lambda *_args, **_kwargs: pytest.fail("it tried a commit")
+    )
     assert db.rotate("p", summary="second") == Superseded(child)
 
 
@@ -90,7 +94,9 @@ def test_a_compaction_says_which_head_and_which_session_it_expects(
     head = db.journal.head(conversation_of(db)).head
     append, expected = db.journal.append, []
 
-    def noted(conversation: str, events: object, *, expect: Expect, **more: object) -> object:
+    def noted(
+        conversation: str, events: object, *, expect: Expect, **more: object
+    ) -> object:
         expected.append(expect)
         return append(conversation, events, expect=expect, **more)  # type: ignore[arg-type]
 

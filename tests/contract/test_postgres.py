@@ -73,7 +73,9 @@ class TestPostgres(JournalContract):
         return ShiftedClock()
 
     @pytest.fixture
-    def pass_time(self, clock: ShiftedClock, journal: Journal, url: str) -> Callable[[float], None]:
+    def pass_time(
+        self, clock: ShiftedClock, journal: Journal, url: str
+    ) -> Callable[[float], None]:
         """Only leases go by the server's clock: what it would be later than is made that much earlier."""
 
         def passes(seconds: float) -> None:
@@ -124,14 +126,22 @@ class TestPostgres(JournalContract):
         return lose
 
     @pytest.fixture
-    def leave_behind(self, journal: Journal, clock: Clock, url: str) -> Callable[[str], Lease]:
+    def leave_behind(
+        self, journal: Journal, clock: Clock, url: str
+    ) -> Callable[[str], Lease]:
         def claim(name: str) -> Lease:
             other = tenax.open(url, user="ada", clock=clock)
             lease = other.claim(name, "dead", 3600)
             dead = other.instance
             _die(other)
             assert lease is not None
-            wait_for(lambda: not any(each.alive for each in journal.instances() if each.id == dead))
+            wait_for(
+                lambda: (
+                    not any(
+                        each.alive for each in journal.instances() if each.id == dead
+                    )
+                )
+            )
             return lease
 
         return claim
@@ -212,7 +222,9 @@ class Other:
     """A real process that has the store open too."""
 
     def __init__(self, url: str) -> None:
-        self._process = subprocess.Popen([sys.executable, "-c", _OTHER, url], stdin=-1, stdout=-1, text=True)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _OTHER, url], stdin=-1, stdout=-1, text=True
+        )
         assert self._hear() == "open"
 
     def tell(self, line: str) -> str:
@@ -242,7 +254,9 @@ def other(postgres_url: str) -> Iterator[Other]:
 # -- opening -----------------------------------------------------------------------------------------------
 
 
-def test_processes_that_open_an_empty_database_at_once_make_one_store(postgres_url: str) -> None:
+def test_processes_that_open_an_empty_database_at_once_make_one_store(
+    postgres_url: str,
+) -> None:
     """Six processes come first; one makes the tables, all of them have a store, and it is the same one."""
     with ThreadPoolExecutor(6) as pool:
         others = list(pool.map(lambda _: Other(postgres_url), range(6)))
@@ -251,16 +265,22 @@ def test_processes_that_open_an_empty_database_at_once_make_one_store(postgres_u
     with tenax.open(postgres_url, user="ada") as journal:
         assert sorted(each.conversation for each in journal.conversations()) == told
         assert verify(journal).problems == []
-    assert ask(postgres_url, "select count(*), max(schema) from store") == [(1, SCHEMA_VERSION)]
+    assert ask(postgres_url, "select count(*), max(schema) from store") == [
+        (1, SCHEMA_VERSION)
+    ]
 
 
-def test_the_same_store_has_the_same_incarnation(postgres_url: str, journal: Journal) -> None:
+def test_the_same_store_has_the_same_incarnation(
+    postgres_url: str, journal: Journal
+) -> None:
     """Whoever opens it, and however often, while the server runs on."""
     with tenax.open(postgres_url) as again:
         assert again.incarnation == journal.incarnation != ""
 
 
-def test_a_copy_of_a_database_has_an_incarnation_of_its_own(postgres_server: PostgresServer) -> None:
+def test_a_copy_of_a_database_has_an_incarnation_of_its_own(
+    postgres_server: PostgresServer,
+) -> None:
     """Restored elsewhere, the same numbers will come to mean other things; and nobody there holds a lease."""
     url = postgres_server.create_database()
     with tenax.open(url, user="ada") as journal:
@@ -269,7 +289,12 @@ def test_a_copy_of_a_database_has_an_incarnation_of_its_own(postgres_server: Pos
         assert journal.claim("run:x", "me", 3600) is not None
     name_of = url.rpartition("/")[2]
     wait_for(
-        lambda: not ask(postgres_server.url(), f"select 1 from pg_stat_activity where datname = '{name_of}'")
+        lambda: (
+            not ask(
+                postgres_server.url(),
+                f"select 1 from pg_stat_activity where datname = '{name_of}'",
+            )
+        )
     )
     ask(postgres_server.url(), f"create database {name_of}_copy template {name_of}")
     with tenax.open(f"{url}_copy", user="ada") as journal:
@@ -312,7 +337,10 @@ def addresses(postgres_server: PostgresServer) -> dict[str, str]:
     ask(small, "revoke create on schema public from public")
     tenax.open(newer).close()
     ask(newer, "update store set schema = 99")
-    ask(postgres_server.url(), "create database ascii encoding SQL_ASCII template template0 locale 'C'")
+    ask(
+        postgres_server.url(),
+        "create database ascii encoding SQL_ASCII template template0 locale 'C'",
+    )
     named = {"empty": empty, "foreign": foreign, "small": small, "newer": newer}
     name = {each: url.rpartition("/")[2] for each, url in named.items()}
     return {
@@ -362,11 +390,17 @@ def test_what_cannot_be_opened_is_told_in_one_sentence_without_the_password(
     sentence = str(caught.value)
     assert sentence.endswith(SENTENCES[case])
     assert sentence.count(". ") == sentence.count("\n") == 0
-    whole = "".join(traceback.format_exception(caught.value)) + caplog.text + repr(vars(caught.value))
+    whole = (
+        "".join(traceback.format_exception(caught.value))
+        + caplog.text
+        + repr(vars(caught.value))
+    )
     assert "hunter2" not in whole.replace(addresses[case], "")
 
 
-def test_a_server_that_is_too_old_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_too_old_is_refused(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With its version, and the one that is needed."""
     monkeypatch.setattr(postgres, "SERVER_MIN", 99)
     with pytest.raises(CannotOpen, match="too old") as caught:
@@ -411,7 +445,11 @@ def test_an_append_to_a_store_that_a_newer_tenax_changed_is_refused(
     [
         ("select :a, :b_2, :a", "select %s, %s, %s", ("a", "b_2", "a")),
         ("select :a::text, x::bigint", "select %s::text, x::bigint", ("a",)),
-        ("select ':a', \":b\", 'it''s :c' || :d", "select ':a', \":b\", 'it''s :c' || %s", ("d",)),
+        (
+            "select ':a', \":b\", 'it''s :c' || :d",
+            "select ':a', \":b\", 'it''s :c' || %s",
+            ("d",),
+        ),
         ("select 7 % 2, '100%' like :a", "select 7 %% 2, '100%%' like %s", ("a",)),
         ("select 1 -- not :this, 5 %\n+ :a /* nor :that */", "select 1 \n+ %s", ("a",)),
     ],
@@ -421,17 +459,32 @@ def test_parameters_are_translated(sql: str, text: str, names: tuple[str, ...]) 
     assert translate(sql) == (text, names)
 
 
-def test_every_connection_is_named_and_bounded(journal: Journal, postgres_url: str) -> None:
+def test_every_connection_is_named_and_bounded(
+    journal: Journal, postgres_url: str
+) -> None:
     """None waits for ever, none leaves a transaction open for long, and an administrator sees whose they are."""
     begin(journal)
     assert journal.instance
     store = store_of(journal)
     with store._pool.connection() as reader:
-        shown = {name: reader.execute(f"show {name}".encode()).fetchall()[0][0] for name in SETTINGS}
-        assert reader.execute(b"show default_transaction_read_only").fetchall() == [("on",)]
+        shown = {
+            name: reader.execute(f"show {name}".encode()).fetchall()[0][0]
+            for name in SETTINGS
+        }
+        assert reader.execute(b"show default_transaction_read_only").fetchall() == [
+            ("on",)
+        ]
     assert shown == SETTINGS
     wait_for(
-        lambda: len(ask(postgres_url, "select 1 from pg_stat_activity where application_name = 'tenax'")) >= 4
+        lambda: (
+            len(
+                ask(
+                    postgres_url,
+                    "select 1 from pg_stat_activity where application_name = 'tenax'",
+                )
+            )
+            >= 4
+        )
     )
     idle = "select 1 from pg_stat_activity where application_name = 'tenax' and state like 'idle in%'"
     assert ask(postgres_url, idle) == []
@@ -443,7 +496,9 @@ def test_facts_are_flushed_and_partials_are_not(journal: Journal) -> None:
     for durable, shown in ((True, "on"), (False, "off")):
         with store.transaction(durable=durable):
             assert store._writer
-            assert store._writer.execute(b"show synchronous_commit").fetchall() == [(shown,)]
+            assert store._writer.execute(b"show synchronous_commit").fetchall() == [
+                (shown,)
+            ]
 
 
 def test_reads_do_not_wait_for_a_write(journal: Journal) -> None:
@@ -466,8 +521,12 @@ def test_a_page_is_read_through_the_index(journal: Journal, postgres_url: str) -
     journal.append(name, [delta(2, n, "x") for n in range(2000)])
     ask(postgres_url, "analyze")
     text, names = postgres._READING["read"].text, postgres._READING["read"].names
-    sql = text.decode() % tuple({"low": 0, "high": 1 << 60, "limit": 10}[each] for each in names)
-    plan = "\n".join(str(line[0]) for line in ask(postgres_url, f"explain analyze {sql}"))
+    sql = text.decode() % tuple(
+        {"low": 0, "high": 1 << 60, "limit": 10}[each] for each in names
+    )
+    plan = "\n".join(
+        str(line[0]) for line in ask(postgres_url, f"explain analyze {sql}")
+    )
     assert plan.count("Index Scan") == 2
     assert "rows=2000 loops" not in plan
 
@@ -479,7 +538,9 @@ def _terminate(url: str, pid: int) -> None:
     ask(url, f"select pg_terminate_backend({pid})")
 
 
-def test_a_lost_connection_is_not_the_callers_trouble(journal: Journal, postgres_url: str) -> None:
+def test_a_lost_connection_is_not_the_callers_trouble(
+    journal: Journal, postgres_url: str
+) -> None:
     """Writing, reading and claiming go on over new ones."""
     name = begin(journal, say("a"))
     for kind in ("tenax", "tenax"):
@@ -492,7 +553,9 @@ def test_a_lost_connection_is_not_the_callers_trouble(journal: Journal, postgres
         assert said(journal, name)[0] == "a"
 
 
-def test_a_store_that_may_not_be_written_to_says_so_at_once(journal: Journal, postgres_url: str) -> None:
+def test_a_store_that_may_not_be_written_to_says_so_at_once(
+    journal: Journal, postgres_url: str
+) -> None:
     """Waiting would not help."""
     name = begin(journal)
     ask(
@@ -519,9 +582,22 @@ def test_what_the_server_says_is_judged(journal: Journal) -> None:
     assert verdict("55P03") == verdict("57014") == ("StoreBusy", False, False)
     assert verdict("42501") == verdict("25006") == ("StoreUnavailable", True, False)
     assert verdict("57P01") == verdict("53300") == ("StoreUnavailable", False, False)
-    assert verdict("57P01", committing=True, lost=True) == ("StoreUnavailable", False, True)
-    assert verdict("57P01", committing=False, lost=True) == ("StoreUnavailable", False, False)
-    assert verdict("42P01") == verdict("23505") == verdict("XX001") == ("StoreDamaged", True, False)
+    assert verdict("57P01", committing=True, lost=True) == (
+        "StoreUnavailable",
+        False,
+        True,
+    )
+    assert verdict("57P01", committing=False, lost=True) == (
+        "StoreUnavailable",
+        False,
+        False,
+    )
+    assert (
+        verdict("42P01")
+        == verdict("23505")
+        == verdict("XX001")
+        == ("StoreDamaged", True, False)
+    )
     assert issubclass(StoreFull, StoreUnavailable)
 
 
@@ -569,7 +645,9 @@ def test_closing_is_bounded_while_the_server_is_away() -> None:
 # -- two processes at once ---------------------------------------------------------------------------------
 
 
-def test_of_processes_that_claim_at_once_one_gets_the_lease(journal: Journal, another: Journal) -> None:
+def test_of_processes_that_claim_at_once_one_gets_the_lease(
+    journal: Journal, another: Journal
+) -> None:
     """Also when there never was a row that one of them could have locked."""
     start = threading.Barrier(2)
 
@@ -579,11 +657,16 @@ def test_of_processes_that_claim_at_once_one_gets_the_lease(journal: Journal, an
 
     with ThreadPoolExecutor(2) as pool:
         for n in range(25):
-            won = [task.result() for task in [pool.submit(claim, each, n) for each in (journal, another)]]
+            won = [
+                task.result()
+                for task in [pool.submit(claim, each, n) for each in (journal, another)]
+            ]
             assert sum(lease is not None for lease in won) == 1
 
 
-def test_of_processes_that_bring_the_same_one_stores_it(journal: Journal, another: Journal) -> None:
+def test_of_processes_that_bring_the_same_one_stores_it(
+    journal: Journal, another: Journal
+) -> None:
     """A message that is delivered to two processes is stored once, and both are told where."""
     names = [begin(journal), begin(journal)]
     start = threading.Barrier(2)
@@ -604,7 +687,9 @@ def test_of_processes_that_bring_the_same_one_stores_it(journal: Journal, anothe
     assert len(said(journal, names[0]) + said(journal, names[1])) == 25
 
 
-def test_of_processes_that_open_the_same_conversation_one_does(journal: Journal, another: Journal) -> None:
+def test_of_processes_that_open_the_same_conversation_one_does(
+    journal: Journal, another: Journal
+) -> None:
     """The other is told that the id is taken."""
     start = threading.Barrier(2)
 
@@ -617,7 +702,10 @@ def test_of_processes_that_open_the_same_conversation_one_does(journal: Journal,
 
     with ThreadPoolExecutor(2) as pool:
         for n in range(15):
-            told = [task.result() for task in [pool.submit(work, each, n) for each in (journal, another)]]
+            told = [
+                task.result()
+                for task in [pool.submit(work, each, n) for each in (journal, another)]
+            ]
             assert sorted(told) == ["ConversationExists", f"twice-{n}"]
 
 
@@ -630,7 +718,9 @@ def test_groups_over_the_same_conversations_do_not_lock_each_other_out(
     def work(n: int) -> None:
         each = (journal, another)[n % 2]
         for at in range(12):
-            each.append(names[(n * 5 + at * (1 if n % 4 < 2 else -1)) % 8], [say(f"{n}.{at}")])
+            each.append(
+                names[(n * 5 + at * (1 if n % 4 < 2 else -1)) % 8], [say(f"{n}.{at}")]
+            )
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(work, range(16)))
@@ -648,9 +738,14 @@ def test_search_and_appends_do_not_lock_each_other_out(
     assert journal.words.catch_up(30)
     journal._search.close()  # what indexes by itself would move the cursors first
     with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(b"update cursors set behind = 1, seq = 0 where reader = 'search'")
+        connection.execute(
+            b"update cursors set behind = 1, seq = 0 where reader = 'search'"
+        )
     index = PostgresSearch(store_of(journal))
-    moves = [Move(num, "ada", 0, Position(0), False, 2, b"", [], []) for num in reversed(nums)]
+    moves = [
+        Move(num, "ada", 0, Position(0), False, 2, b"", [], [])
+        for num in reversed(nums)
+    ]
     run, one, goes_on = postgres.PostgresTx.run, threading.Event(), threading.Event()
 
     def slowly(tx: postgres.PostgresTx, name: str, params: Any = ()) -> Any:
@@ -696,7 +791,9 @@ def test_a_cursor_that_moves_while_an_append_is_under_way_misses_nothing(
     assert [(each.at, each.to) for each in another.behind(reader)] == [(2, 3)]
 
 
-def test_a_cursor_waits_for_an_append_that_left_it_as_it_was(journal: Journal, postgres_url: str) -> None:
+def test_a_cursor_waits_for_an_append_that_left_it_as_it_was(
+    journal: Journal, postgres_url: str
+) -> None:
     """An append that found the reader behind changes nothing there; advancing must not call it done meanwhile."""
     reader = Reader("r")
     name = begin(journal, say("a"))
@@ -704,7 +801,10 @@ def test_a_cursor_waits_for_an_append_that_left_it_as_it_was(journal: Journal, p
     assert journal.cursor(reader, name) == 0
     with psycopg.connect(postgres_url) as append, ThreadPoolExecutor(1) as pool:
         append.execute(b"update heads set head = 3, facts = 3")
-        assert append.execute(b"update cursors set behind = 1 where behind = 0").rowcount == 0
+        assert (
+            append.execute(b"update cursors set behind = 1 where behind = 0").rowcount
+            == 0
+        )
         advance = pool.submit(journal.advance, reader, name, 2, was=0, lease=lease)
         time.sleep(0.3)
         assert not advance.done()
@@ -713,7 +813,9 @@ def test_a_cursor_waits_for_an_append_that_left_it_as_it_was(journal: Journal, p
     assert [(each.at, each.to) for each in journal.behind(reader)] == [(2, 3)]
 
 
-def test_a_reader_that_follows_many_writers_misses_nothing(journal: Journal, another: Journal) -> None:
+def test_a_reader_that_follows_many_writers_misses_nothing(
+    journal: Journal, another: Journal
+) -> None:
     """Commits come out of order, conversations are opened, readers join late: in the end all have seen everything."""
     stop = threading.Event()
     seen: dict[tuple[str, str], list[int]] = {}
@@ -732,15 +834,20 @@ def test_a_reader_that_follows_many_writers_misses_nothing(journal: Journal, ano
             for found in each.behind(reader):
                 lease = take_reader(each, reader, found.conversation)
                 page = each.read(found.conversation, after=found.at)
-                seen.setdefault((reader.name, found.conversation), []).extend(fact.seq for fact in page)
-                each.advance(reader, found.conversation, page[-1].seq, was=found.at, lease=lease)
+                seen.setdefault((reader.name, found.conversation), []).extend(
+                    fact.seq for fact in page
+                )
+                each.advance(
+                    reader, found.conversation, page[-1].seq, was=found.at, lease=lease
+                )
                 each.release(lease)
                 done = False
 
     with ThreadPoolExecutor(7) as pool:
         writers = [pool.submit(write, n) for n in range(4)]
         readers = [
-            pool.submit(follow, Reader(f"r{n}"), each) for n, each in enumerate((journal, another, journal))
+            pool.submit(follow, Reader(f"r{n}"), each)
+            for n, each in enumerate((journal, another, journal))
         ]
         wait(writers)
         stop.set()
@@ -769,11 +876,14 @@ def test_another_process_is_heard_soon(journal: Journal, other: Other) -> None:
             hint.clear()
             wrong.clear()
             other.tell(f"{name} hello")
-            assert hint.wait(10.0)  # it looks again, and tells everybody, only when its connection was lost
+            # it looks again, and tells everybody, only when its connection was lost
+            assert hint.wait(10.0)
             assert not wrong.is_set()
 
 
-def test_a_process_with_many_open_files_hears_others(postgres_url: str, journal: Journal) -> None:
+def test_a_process_with_many_open_files_hears_others(
+    postgres_url: str, journal: Journal
+) -> None:
     """A file whose number is beyond a thousand can be waited for too."""
     name, hint = begin(journal), threading.Event()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -802,7 +912,10 @@ def test_threads_that_could_not_be_started_are_started_the_next_time(
     refused: set[str] = set()
 
     def full(thread: threading.Thread) -> None:
-        if thread.name in {"tenax-listen", "tenax-notify"} and thread.name not in refused:
+        if (
+            thread.name in {"tenax-listen", "tenax-notify"}
+            and thread.name not in refused
+        ):
             refused.add(thread.name)
             raise RuntimeError("can't start new thread")
         start(thread)
@@ -810,7 +923,10 @@ def test_threads_that_could_not_be_started_are_started_the_next_time(
     monkeypatch.setattr(threading.Thread, "start", full)
     hint = threading.Event()
     with tenax.open(postgres_url, user="ada") as crowded:
-        with suppress(RuntimeError), crowded.store.hub.listening(crowded.number(name), hint.set):
+        with (
+            suppress(RuntimeError),
+            crowded.store.hub.listening(crowded.number(name), hint.set),
+        ):
             pass
         crowded.append(name, [say("not told")])
         assert refused == {"tenax-listen", "tenax-notify"}
@@ -826,14 +942,17 @@ def test_threads_that_could_not_be_started_are_started_the_next_time(
                 assert hint.wait(5.0)
 
 
-def test_hints_are_few_however_many_the_appends(journal: Journal, postgres_url: str) -> None:
+def test_hints_are_few_however_many_the_appends(
+    journal: Journal, postgres_url: str
+) -> None:
     """A few at once, then at most a hundred a second; too many conversations for one are told as `many`."""
     store = store_of(journal)
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(f'listen "{store._listener._channel}"'.encode())
         began = time.monotonic()
         store.announce([1, 2])
-        heard = [next(connection.notifies(timeout=20)).payload]  # it is connected now, and keeps its pace
+        # it is connected now, and keeps its pace
+        heard = [next(connection.notifies(timeout=20)).payload]
         again = time.monotonic()
         while time.monotonic() - again < 0.5:
             store.announce([1, 2])
@@ -849,7 +968,9 @@ def test_hints_are_few_however_many_the_appends(journal: Journal, postgres_url: 
     assert 2 <= len(heard) <= NOTICES_AT_ONCE + NOTICES_PER_SECOND_MAX * took + 1
 
 
-def test_who_was_deaf_for_a_while_looks_everywhere(journal: Journal, postgres_url: str) -> None:
+def test_who_was_deaf_for_a_while_looks_everywhere(
+    journal: Journal, postgres_url: str
+) -> None:
     """When the listening connection is back, everybody is woken: hints may have been missed."""
     hint = threading.Event()
     name = begin(journal)
@@ -878,18 +999,28 @@ def test_a_tail_goes_on_after_a_crash_that_took_partials_and_their_numbers(
             if each.kind == "message.user":
                 return
 
-    monkeypatch.setattr(store, "FLUSH_SECONDS", 3600.0)  # no partial is old enough to be flushed
+    # no partial is old enough to be flushed
+    monkeypatch.setattr(store, "FLUSH_SECONDS", 3600.0)
     with PostgresServer({"wal_writer_delay": "10s"}) as server:
         url = server.create_database()
-        with tenax.open(url, user="ada") as journal, tenax.open(url, user="ada") as writer:
+        with (
+            tenax.open(url, user="ada") as journal,
+            tenax.open(url, user="ada") as writer,
+        ):
             for each in (journal, writer):
-                each._search.close()  # who indexes claims a lease, which is flushed, and the partials with it
-            persist = journal.store._persist  # the server may be away for longer than a read waits
-            monkeypatch.setattr(journal.store, "_persist", lambda attempt, _: persist(attempt, 60.0))
+                # who indexes claims a lease, which is flushed, and the partials with it
+                each._search.close()
+            # the server may be away for longer than a read waits
+            persist = journal.store._persist
+            monkeypatch.setattr(
+                journal.store, "_persist", lambda attempt, _: persist(attempt, 60.0)
+            )
             name = begin(writer)
             tails = [
                 threading.Thread(target=follow, args=(journal, name), daemon=True),
-                threading.Thread(target=lambda: asyncio.run(follow_async(journal, name)), daemon=True),
+                threading.Thread(
+                    target=lambda: asyncio.run(follow_async(journal, name)), daemon=True
+                ),
             ]
             for tail in tails:
                 tail.start()
@@ -903,7 +1034,9 @@ def test_a_tail_goes_on_after_a_crash_that_took_partials_and_their_numbers(
             (stored,) = writer.append(name, [say("after")])
             assert stored.seq < 21, "the crash took no partials, so this shows nothing"
             wait_for(lambda: all("message.user" in each for each in seen.values()))
-            assert stored.seq in (each.seq for each in journal.tail(name, kept) if each.digest)
+            assert stored.seq in (
+                each.seq for each in journal.tail(name, kept) if each.digest
+            )
             stop.set()
             for tail in tails:
                 tail.join(20)
@@ -913,9 +1046,12 @@ def test_what_a_runner_holds_is_not_folded_on_over_a_crash_that_took_partials(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The crash shows itself in the very read that catches up: those numbers are of another life."""
-    monkeypatch.setattr(store, "FLUSH_SECONDS", 3600.0)  # no partial is old enough to be flushed
+    # no partial is old enough to be flushed
+    monkeypatch.setattr(store, "FLUSH_SECONDS", 3600.0)
 
-    async def hold(server: PostgresServer, journal: Journal, writer: Journal, name: str) -> None:
+    async def hold(
+        server: PostgresServer, journal: Journal, writer: Journal, name: str
+    ) -> None:
         history = History(AsyncJournal(journal), name)
         await history.catch_up()
         assert history.seq == 21
@@ -931,9 +1067,13 @@ def test_what_a_runner_holds_is_not_folded_on_over_a_crash_that_took_partials(
 
     with PostgresServer({"wal_writer_delay": "10s"}) as server:
         url = server.create_database()
-        with tenax.open(url, user="ada") as journal, tenax.open(url, user="ada") as writer:
+        with (
+            tenax.open(url, user="ada") as journal,
+            tenax.open(url, user="ada") as writer,
+        ):
             for each in (journal, writer):
-                each._search.close()  # who indexes claims a lease, which is flushed, and the partials with it
+                # who indexes claims a lease, which is flushed, and the partials with it
+                each._search.close()
             name = begin(writer)
             wal_writer = server.hold_wal_writer()
             for n in range(20):
@@ -964,7 +1104,10 @@ def test_a_restart_of_the_server_reaps_nobody_who_lives(mode: str) -> None:
     """Everybody's lock is gone with the server; who comes back soon still has what they had."""
     with PostgresServer() as server:
         url = server.create_database()
-        with tenax.open(url, user="ada") as journal, tenax.open(url, user="ada") as another:
+        with (
+            tenax.open(url, user="ada") as journal,
+            tenax.open(url, user="ada") as another,
+        ):
             name = begin(journal)
             lease = journal.claim("run:x", "me", 3600)
             assert lease is not None
@@ -975,14 +1118,31 @@ def test_a_restart_of_the_server_reaps_nobody_who_lives(mode: str) -> None:
             journal.append(name, [say("still here")], lease=lease)
             assert journal.incarnation == another.incarnation != before
             dead = another.instance
-            wait_for(lambda: any(each.id == dead and each.alive for each in journal.instances()))
+            wait_for(
+                lambda: any(
+                    each.id == dead and each.alive for each in journal.instances()
+                )
+            )
             wait_for(
                 lambda: (
-                    "advisory" in str(ask(url, "select locktype from pg_locks where locktype = 'advisory'"))
+                    "advisory"
+                    in str(
+                        ask(
+                            url,
+                            "select locktype from pg_locks where locktype = 'advisory'",
+                        )
+                    )
                 )
             )
             _die(another)
-            wait_for(lambda: not any(each.alive for each in journal.instances() if each.id == dead), 5.0)
+            wait_for(
+                lambda: (
+                    not any(
+                        each.alive for each in journal.instances() if each.id == dead
+                    )
+                ),
+                5.0,
+            )
 
 
 def test_who_learns_from_a_message_waits_for_its_erasure(
@@ -996,7 +1156,12 @@ def test_who_learns_from_a_message_waits_for_its_erasure(
         erasing = pool.submit(faulty.erase, name, [2], by="ada")
         hold.wait_until_reached()
         learning = pool.submit(Facts(another).add, "secret", conversation=name, seq=2)
-        wait_for(lambda: ask(postgres_url, "select 1 from pg_stat_activity where wait_event_type = 'Lock'"))
+        wait_for(
+            lambda: ask(
+                postgres_url,
+                "select 1 from pg_stat_activity where wait_event_type = 'Lock'",
+            )
+        )
         hold.release()
         assert erasing.result(30).conversations == {name: [2]}
         with pytest.raises(InvalidInput, match="may have been erased"):
@@ -1009,7 +1174,10 @@ def test_an_erasure_waits_for_who_learns_from_its_message(
 ) -> None:
     """And takes what was learned meanwhile."""
     name = begin(journal, say("secret"))
-    facts, waits = Facts(another), "select 1 from pg_stat_activity where wait_event_type = 'Lock'"
+    facts, waits = (
+        Facts(another),
+        "select 1 from pg_stat_activity where wait_event_type = 'Lock'",
+    )
     store = store_of(another)
     with ThreadPoolExecutor(1) as pool:
         with store.transaction() as tx:

@@ -37,25 +37,36 @@ HURT = {
 
 
 @pytest.mark.parametrize("hurt", HURT.values(), ids=HURT.keys())
-def test_an_index_is_made_anew_from_the_events(world: World, engine_url: str, hurt: str) -> None:
+def test_an_index_is_made_anew_from_the_events(
+    world: World, engine_url: str, hurt: str
+) -> None:
     """Rows, stretches, runs, head, list and mentions: all of it follows from the events alone."""
     with hands(world, engine_url) as inside:
         low = inside.at(0)
         every = {"num": inside.num(), "low": low, "high": low | ALL_SEQS}
-        inside.run(hurt, **{name: value for name, value in every.items() if f":{name}" in hurt})
+        inside.run(
+            hurt, **{name: value for name, value in every.items() if f":{name}" in hurt}
+        )
     assert not verify(world.journal).ok
     anew(world)
     assert list(map(str, verify(world.journal).problems)) == []
 
 
-def test_authors_that_have_written_nothing_are_forgotten(world: World, engine_url: str) -> None:
+def test_authors_that_have_written_nothing_are_forgotten(
+    world: World, engine_url: str
+) -> None:
     """But where an input was erased: nothing else tells who wrote it."""
     with hands(world, engine_url) as inside:
         for name in (world.old, world.talk):
             num = inside.num(name)
-            inside.run("insert into authors (conversation, author) values (:num, 'mallory')", num=num)
+            inside.run(
+                "insert into authors (conversation, author) values (:num, 'mallory')",
+                num=num,
+            )
             anew(world, name=name)
-        found = inside.run("select conversation, author from authors where author = 'mallory'")
+        found = inside.run(
+            "select conversation, author from authors where author = 'mallory'"
+        )
         assert found == [(inside.num(world.talk), "mallory")]
     assert verify(world.journal).ok
 
@@ -73,7 +84,11 @@ def anew(world: World, version: int = 0, name: str = "") -> None:
 
 def test_rebuilding_a_healthy_index_changes_nothing(world: World) -> None:
     """The head is the same, and the conversation goes on."""
-    before = world.journal.head(world.talk), world.journal.rows(world.talk), world.journal.summary(world.talk)
+    before = (
+        world.journal.head(world.talk),
+        world.journal.rows(world.talk),
+        world.journal.summary(world.talk),
+    )
     anew(world)
     assert world.journal.head(world.talk) == before[0]
     assert world.journal.rows(world.talk) == before[1]
@@ -82,25 +97,35 @@ def test_rebuilding_a_healthy_index_changes_nothing(world: World) -> None:
     assert verify(world.journal).ok
 
 
-def test_how_often_a_run_was_tried_outlives_its_index(world: World, engine_url: str) -> None:
+def test_how_often_a_run_was_tried_outlives_its_index(
+    world: World, engine_url: str
+) -> None:
     """It is told by no event yet."""
     with hands(world, engine_url) as inside:
         inside.run("update runs set attempts = 2, first_seen = 5 where run = 'r_2'")
         anew(world)
-        found = inside.run("select attempts, first_seen, outcome from runs where run = 'r_2'")
+        found = inside.run(
+            "select attempts, first_seen, outcome from runs where run = 'r_2'"
+        )
     assert found == [(2, 5, "interrupted")]
 
 
 def test_an_index_of_a_newer_version_is_left_alone(world: World) -> None:
     """An older process says that it has to be restarted."""
-    with pytest.raises(SchemaTooNew, match="A newer Tenax has indexed conversation c_talk"):
+    with pytest.raises(
+        SchemaTooNew, match="A newer Tenax has indexed conversation c_talk"
+    ):
         anew(world, INDEX_VERSION + 1)
 
 
-def test_an_index_is_not_made_from_damaged_events(world: World, engine_url: str) -> None:
+def test_an_index_is_not_made_from_damaged_events(
+    world: World, engine_url: str
+) -> None:
     """The seq is named, and nothing is written."""
     with hands(world, engine_url) as inside:
         inside.run("delete from events where place = :at", at=inside.at("started"))
-        with pytest.raises(StoreDamaged, match=f"because of seq {world.seqs['interrupted']}"):
+        with pytest.raises(
+            StoreDamaged, match=f"because of seq {world.seqs['interrupted']}"
+        ):
             anew(world)
         assert inside.run("select count(*) from runs where run = 'r_2'") == [(1,)]

@@ -103,7 +103,9 @@ def wait_until_indexed(journal: Journal) -> None:
 
 def files_with(folder: Path, text: str) -> list[str]:
     """Looked for from another process: this one may not open the files of a store that it has open."""
-    grep = subprocess.run(["grep", "-rlaiF", text, folder], capture_output=True, text=True, check=False)
+    grep = subprocess.run(
+        ["grep", "-rlaiF", text, folder], capture_output=True, text=True, check=False
+    )
     return [Path(line).name for line in grep.stdout.splitlines()]
 
 
@@ -138,7 +140,10 @@ def test_what_is_read_and_what_is_looked_up_are_the_same(journal: Journal) -> No
     settle(journal)
     after = {words: found(journal, words) for words in asked}
     assert after == before
-    assert {words for words, hits in after.items() if not hits} == {"100_", "nothing-has-this"}
+    assert {words for words, hits in after.items() if not hits} == {
+        "100_",
+        "nothing-has-this",
+    }
 
 
 def refused(journal: Journal, words: str) -> bool:
@@ -150,13 +155,18 @@ def refused(journal: Journal, words: str) -> bool:
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-def test_every_kind_of_text_is_found_with_its_role(journal: Journal, indexed: bool) -> None:
+def test_every_kind_of_text_is_found_with_its_role(
+    journal: Journal, indexed: bool
+) -> None:
     """Messages of every role, what a tool was asked and answered, names of files, summaries, late output, titles."""
     conversation = begin(
         journal,
         MessageUser([Text("aaa user"), File("0" * 64, "text/plain", "aaa-report.txt")]),
         MessageAssistant(
-            [Reasoning("aaa thought"), ToolCall("1", "aaa_tool", '{"path": "/aaa/\\u732b", "n": [4711]}')]
+            [
+                Reasoning("aaa thought"),
+                ToolCall("1", "aaa_tool", '{"path": "/aaa/\\u732b", "n": [4711]}'),
+            ]
         ),
         MessageTool([ToolResult("1", "aaa result")]),
         MessageSystem([Text("aaa system")]),
@@ -170,15 +180,28 @@ def test_every_kind_of_text_is_found_with_its_role(journal: Journal, indexed: bo
     if indexed:
         settle(journal)
     roles = {hit.role for hit in every_hit(journal, "aaa")}
-    assert roles == {"user", "assistant", "tool", "system", "partial", "summary", "title", "late"}
+    assert roles == {
+        "user",
+        "assistant",
+        "tool",
+        "system",
+        "partial",
+        "summary",
+        "title",
+        "late",
+    }
     assert [hit.role for hit in every_hit(journal, "aaa-report 猫")] == []
-    assert [hit.role for hit in every_hit(journal, "/aaa/猫 4711 aaa_tool")] == ["assistant"]
+    assert [hit.role for hit in every_hit(journal, "/aaa/猫 4711 aaa_tool")] == [
+        "assistant"
+    ]
     assert [hit.role for hit in every_hit(journal, "aaa-report")] == ["user"]
     assert found(journal, "thought") == []
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-def test_what_is_nested_too_deep_to_read_hides_nothing_else(journal: Journal, indexed: bool) -> None:
+def test_what_is_nested_too_deep_to_read_hides_nothing_else(
+    journal: Journal, indexed: bool
+) -> None:
     """It was stored with room to spare on the stack, and is looked for with less."""
     name = begin(journal, say("needle"))
     deep: object = "needle"
@@ -187,14 +210,20 @@ def test_what_is_nested_too_deep_to_read_hides_nothing_else(journal: Journal, in
     journal.append(name, [RunStarted([])], run="r-1")
     journal.append(name, [RunFinished("interrupted")], run="r-1")
     storing = threading.Thread(  # with a stack of its own, which is nearly empty
-        target=journal.append, args=(name, [RunLate(0, "token", {"deep": deep})]), kwargs={"run": "r-1"}
+        target=journal.append,
+        args=(name, [RunLate(0, "token", {"deep": deep})]),
+        kwargs={"run": "r-1"},
     )
     storing.start()
     storing.join()
     assert journal.head(name).head == 5
 
     def look(depth: int) -> list[str]:
-        return look(depth - 1) if depth else [hit.snippet for hit in journal.search("needle").hits]
+        return (
+            look(depth - 1)
+            if depth
+            else [hit.snippet for hit in journal.search("needle").hits]
+        )
 
     if indexed:
         settle(journal)
@@ -202,17 +231,25 @@ def test_what_is_nested_too_deep_to_read_hides_nothing_else(journal: Journal, in
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-def test_what_left_the_transcript_is_still_found(journal: Journal, indexed: bool) -> None:
+def test_what_left_the_transcript_is_still_found(
+    journal: Journal, indexed: bool
+) -> None:
     """Compacted, undone, cleared and archived messages are found; the hit says whether they stand."""
     undone = begin(journal, say("needle stays"), say("needle undone"))
     journal.append(undone, [ConversationRewound(2)])
     cleared = begin(journal, say("needle cleared"))
     journal.append(cleared, [ConversationCleared()])
-    archived = begin(journal, say("needle archived"), ConversationArchived(archived=True))
+    archived = begin(
+        journal, say("needle archived"), ConversationArchived(archived=True)
+    )
     compacted = begin(journal, say("needle compacted"))
     stretch = journal.head(compacted).stretch or ""
     journal.append(
-        compacted, [ContextSummarised([Text("words")], 2), ContextCompacted(stretch, "s2", 3, 2, 2)]
+        compacted,
+        [
+            ContextSummarised([Text("words")], 2),
+            ContextCompacted(stretch, "s2", 3, 2, 2),
+        ],
     )
     if indexed:
         settle(journal)
@@ -265,7 +302,9 @@ def test_a_message_is_found_while_it_is_being_indexed(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("indexed", [0, 7, 20])
-def test_pages_are_newest_first_and_leave_nothing_out(engine_url: str, indexed: int) -> None:
+def test_pages_are_newest_first_and_leave_nothing_out(
+    engine_url: str, indexed: int
+) -> None:
     """Many messages of one instant, in several conversations, some of them indexed: each comes once, in order."""
     clock = SimClock()
     with tenax.open(engine_url, user="ada", clock=clock) as journal:
@@ -284,7 +323,9 @@ def test_pages_are_newest_first_and_leave_nothing_out(engine_url: str, indexed: 
     assert {hit.snippet for hit in hits} == {f"needle {n}" for n in range(20)}
 
 
-def test_a_page_goes_on_where_it_ended_whatever_happens_meanwhile(journal: Journal) -> None:
+def test_a_page_goes_on_where_it_ended_whatever_happens_meanwhile(
+    journal: Journal,
+) -> None:
     """Indexing, new messages and an erasure between two pages neither repeat nor skip an older message."""
     conversation = begin(journal, *[say(f"needle {n}") for n in range(10)])
     page = journal.search("needle", limit=4)
@@ -293,12 +334,16 @@ def test_a_page_goes_on_where_it_ended_whatever_happens_meanwhile(journal: Journ
     journal.append(conversation, [say("needle new")])
     journal.erase(conversation, [page.hits[-1].seq], by="ada")
     page = journal.search("needle", limit=10, before=page.before)
-    assert [hit.snippet for hit in page.hits] == [f"needle {n}" for n in (5, 4, 3, 2, 1, 0)]
+    assert [hit.snippet for hit in page.hits] == [
+        f"needle {n}" for n in (5, 4, 3, 2, 1, 0)
+    ]
     assert page.before is None
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-def test_one_conversation_can_be_searched_alone(journal: Journal, indexed: bool) -> None:
+def test_one_conversation_can_be_searched_alone(
+    journal: Journal, indexed: bool
+) -> None:
     """Nothing of the user's other conversations is among the hits."""
     for n in range(3):
         begin(journal, say(f"needle {n}"), say("猫 go"), name=f"c{n}")
@@ -306,7 +351,9 @@ def test_one_conversation_can_be_searched_alone(journal: Journal, indexed: bool)
         settle(journal)
     for words in ("needle", "猫", "go needl*"):
         hits = journal.search(words, conversation="c1").hits
-        assert {hit.conversation for hit in hits} == ({"c1"} if words != "go needl*" else set())
+        assert {hit.conversation for hit in hits} == (
+            {"c1"} if words != "go needl*" else set()
+        )
 
 
 @pytest.mark.parametrize("indexed", [False, True])
@@ -332,7 +379,21 @@ def test_nothing_of_another_user_is_found(journal: Journal, indexed: bool) -> No
 
 
 @pytest.mark.parametrize(
-    "words", ["", " ", "*", '"', "\x00", "\ud800", "ab*", "?" * 2, "w " * 50, "x" * 5000, 'a"*', None]
+    "words",
+    [
+        "",
+        " ",
+        "*",
+        '"',
+        "\x00",
+        "\ud800",
+        "ab*",
+        "?" * 2,
+        "w " * 50,
+        "x" * 5000,
+        'a"*',
+        None,
+    ],
 )
 def test_bad_words_are_refused_with_a_sentence(journal: Journal, words: str) -> None:
     """A named error; nothing breaks, and the next search works."""
@@ -346,7 +407,9 @@ def test_bad_words_are_refused_with_a_sentence(journal: Journal, words: str) -> 
 
 
 @pytest.mark.parametrize("before", [5, "x", (1,), (1, 2, 3), (1, "2"), (2**70, 1)])
-def test_a_bad_page_is_refused_with_a_sentence(journal: Journal, before: tuple[int, int]) -> None:
+def test_a_bad_page_is_refused_with_a_sentence(
+    journal: Journal, before: tuple[int, int]
+) -> None:
     """`before` is what a page gave, and nothing else."""
     with pytest.raises(InvalidInput, match=r"\.$"):
         journal.search("needle", before=before)
@@ -377,7 +440,9 @@ def test_a_backlog_that_is_too_large_to_read_is_told(
     assert (hits.complete, hits.unindexed) == (True, 0)
     assert len(every_hit(journal, "needle", limit=100)) == 500
     journal.append(conversation, [say("needle 500")])
-    assert journal.search("needle", limit=1) == Hits([every_hit(journal, "500")[0]], hits_key(journal), 1)
+    assert journal.search("needle", limit=1) == Hits(
+        [every_hit(journal, "500")[0]], hits_key(journal), 1
+    )
 
 
 def hits_key(journal: Journal) -> tuple[int, int] | None:
@@ -388,7 +453,9 @@ def hits_key(journal: Journal) -> tuple[int, int] | None:
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-def test_what_was_erased_or_deleted_is_never_found(journal: Journal, indexed: bool) -> None:
+def test_what_was_erased_or_deleted_is_never_found(
+    journal: Journal, indexed: bool
+) -> None:
     """Neither at once nor after the index has caught up."""
     kept = begin(journal, say("needle kept"), say(f"needle {SECRET}"))
     gone = begin(journal, say(f"needle deleted {SECRET}"))
@@ -407,7 +474,9 @@ def test_erased_text_is_in_no_file(path: Path, indexed: bool) -> None:
     """The search file, its log and the rest hold neither the text nor the trigrams that were only in it."""
     with tenax.open(url_of(path)) as journal:
         kept = begin(journal, say("needle kept"), say(f"needle {SECRET}"))
-        gone = begin(journal, *[say(f"needle deleted {SECRET} {n}") for n in range(600)])
+        gone = begin(
+            journal, *[say(f"needle deleted {SECRET} {n}") for n in range(600)]
+        )
         if indexed:
             settle(journal)
             assert files_with(path.parent, SECRET)
@@ -420,7 +489,9 @@ def test_erased_text_is_in_no_file(path: Path, indexed: bool) -> None:
         assert found(journal, "needle") == ["needle kept"]
 
 
-def test_an_erasure_that_died_before_it_reached_the_index_is_finished(path: Path) -> None:
+def test_an_erasure_that_died_before_it_reached_the_index_is_finished(
+    path: Path,
+) -> None:
     """The reader sees it in the journal, and the tombstone of a deletion, and forgets the text."""
     with tenax.open(url_of(path)) as journal:
         kept = begin(journal, say("needle kept"), say(f"needle {SECRET}"))
@@ -430,7 +501,10 @@ def test_an_erasure_that_died_before_it_reached_the_index_is_finished(path: Path
         blind = Journal(journal.store, journal.user, NoSearch())
         blind.append(kept, [ContentErased([3], "ada")])
         blind.delete(gone)
-        assert all(name.startswith("tenax.db-search") for name in files_with(path.parent, SECRET))
+        assert all(
+            name.startswith("tenax.db-search")
+            for name in files_with(path.parent, SECRET)
+        )
         assert files_with(path.parent, SECRET)
         settle(journal)
         assert files_with(path.parent, SECRET) == []
@@ -470,7 +544,9 @@ def test_messages_are_indexed_without_being_asked(journal: Journal) -> None:
     assert found(journal, "needle") == ["needle"]
 
 
-def test_indexing_goes_on_by_itself_after_an_error(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_indexing_goes_on_by_itself_after_an_error(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The store goes away for a while, search does not."""
     indexer = indexer_of(journal)
     apply, failed = indexer._index.apply, threading.Event()
@@ -535,7 +611,11 @@ journal.close()
 print(time.monotonic() - began)
 """
     ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     assert float(ended.stdout) < 30
     assert not words_file(path).exists()
@@ -545,16 +625,24 @@ print(time.monotonic() - began)
 
 def test_two_journals_index_one_store(store_url: str) -> None:
     """Whoever has the lease does it, for both, once."""
-    with tenax.open(store_url, user="ada") as one, tenax.open(store_url, user="ada") as two:
+    with (
+        tenax.open(store_url, user="ada") as one,
+        tenax.open(store_url, user="ada") as two,
+    ):
         for n in range(30):
             begin(one if n % 2 else two, say(f"needle {n}"))
-        threads = [threading.Thread(target=each.words.catch_up, args=(30,)) for each in (one, two)]
+        threads = [
+            threading.Thread(target=each.words.catch_up, args=(30,))
+            for each in (one, two)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         for each in (one, two):
-            assert Counter(found(each, "needle")) == Counter(f"needle {n}" for n in range(30))
+            assert Counter(found(each, "needle")) == Counter(
+                f"needle {n}" for n in range(30)
+            )
             assert each.search("needle").unindexed == 0
 
 
@@ -636,7 +724,8 @@ def test_a_file_that_is_missing_is_made_anew(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", ["no database", "first page", "a page within", "cut off", "empty", "other tables"]
+    "damage",
+    ["no database", "first page", "a page within", "cut off", "empty", "other tables"],
 )
 def test_a_file_that_is_damaged_is_made_anew(path: Path, damage: str) -> None:
     """Whatever stands there, everything is found, and the journal is as it was."""
@@ -678,7 +767,9 @@ def settle_even_if_damaged(journal: Journal) -> None:
             return
 
 
-def test_a_file_of_an_older_version_is_made_anew_and_a_newer_one_left_alone(path: Path) -> None:
+def test_a_file_of_an_older_version_is_made_anew_and_a_newer_one_left_alone(
+    path: Path,
+) -> None:
     """An older Tenax beside a newer one reads the journal instead, and does not take the newer one's file away."""
     fill(path)
     for version, left_alone in ((0, False), (99, True)):
@@ -694,7 +785,9 @@ def test_a_file_of_an_older_version_is_made_anew_and_a_newer_one_left_alone(path
             else:
                 check_rebuilt(journal)
         other = apsw.Connection(str(words_file(path)))
-        assert (other.execute("select generation from meta").fetchall() == generation) is left_alone
+        assert (
+            other.execute("select generation from meta").fetchall() == generation
+        ) is left_alone
         other.close()
 
 
@@ -719,12 +812,17 @@ class _Boot(SystemClock):
         return self._boot
 
 
-def test_a_file_that_a_power_loss_threw_back_is_brought_up_to_date(path: Path, tmp_path: Path) -> None:
+def test_a_file_that_a_power_loss_threw_back_is_brought_up_to_date(
+    path: Path, tmp_path: Path
+) -> None:
     """The journal's cursor may be ahead of the file then; nothing is missing."""
     with tenax.open(url_of(path), clock=_Boot("one")) as journal:
         conversation = begin(journal, say("needle 0"))
         settle(journal)
-    old = {name: (tmp_path / name).read_bytes() for name in ("tenax.db-search", "tenax.db-search-wal")}
+    old = {
+        name: (tmp_path / name).read_bytes()
+        for name in ("tenax.db-search", "tenax.db-search-wal")
+    }
     with tenax.open(url_of(path), clock=_Boot("one")) as journal:
         journal.append(conversation, [say("needle 1")])
         settle(journal)
@@ -737,7 +835,9 @@ def test_a_file_that_a_power_loss_threw_back_is_brought_up_to_date(path: Path, t
         assert journal.search("needle").unindexed == 0
 
 
-def test_a_journal_that_was_put_back_is_indexed_as_it_is_now(path: Path, tmp_path: Path) -> None:
+def test_a_journal_that_was_put_back_is_indexed_as_it_is_now(
+    path: Path, tmp_path: Path
+) -> None:
     """A file that knows messages which a restored journal does not have does not hide those that came instead."""
     with tenax.open(url_of(path), clock=_Boot("one")) as journal:
         conversation = begin(journal, say("needle 0"))
@@ -756,14 +856,20 @@ def test_a_journal_that_was_put_back_is_indexed_as_it_is_now(path: Path, tmp_pat
         journal.store.accept_loss()
         journal.append(conversation, [say("needle new"), say("needle newer")])
         for _ in range(2):
-            assert found(journal, "needle") == ["needle newer", "needle new", "needle 0"]
+            assert found(journal, "needle") == [
+                "needle newer",
+                "needle new",
+                "needle 0",
+            ]
             settle(journal)
 
 
 def test_the_file_does_not_stay_larger_than_its_words(path: Path) -> None:
     """What is forgotten gives its room back."""
     with tenax.open(url_of(path)) as journal:
-        conversation = begin(journal, *[say(f"{os.urandom(400).hex()}") for _ in range(300)])
+        conversation = begin(
+            journal, *[say(f"{os.urandom(400).hex()}") for _ in range(300)]
+        )
         settle(journal)
         begin(journal, say("needle"))
         journal.delete(conversation)
@@ -781,7 +887,10 @@ def test_without_pg_trgm_the_answers_are_the_same(postgres_url: str) -> None:
         admin.execute("create role plain login")
         admin.execute("create schema plain authorization plain")
     try:
-        url = postgres_url.replace("postgres@", "plain@") + "?options=-csearch_path%3Dplain"
+        url = (
+            postgres_url.replace("postgres@", "plain@")
+            + "?options=-csearch_path%3Dplain"
+        )
         with tenax.open(url, user="ada") as journal:
             begin(journal, *map(say, ODD), name="c")
             begin(journal, *[say(f"hay {n}") for n in range(6000)])
@@ -796,7 +905,9 @@ def test_without_pg_trgm_the_answers_are_the_same(postgres_url: str) -> None:
             admin.execute("drop role plain")
 
 
-def test_a_postgresql_search_opens_no_sqlite(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_postgresql_search_opens_no_sqlite(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Words are looked up where the journal is."""
     monkeypatch.setattr(apsw, "Connection", None)
     with tenax.open(postgres_url, user="ada") as journal:
@@ -815,12 +926,17 @@ def test_a_phrase_is_found_behind_many_that_only_have_its_words(
     monkeypatch.setattr("tenax.journal.search_postgres.LOOKED_UP", 20)
     begin(journal, *[say(f"a blue whale {n} 猫 喜") for n in range(8)], name="c")
     for _ in range(2):
-        begin(journal, *[say(f"blue, not a whale {n} 喜 of 猫 whaleblue") for n in range(60)])
+        begin(
+            journal,
+            *[say(f"blue, not a whale {n} 喜 of 猫 whaleblue") for n in range(60)],
+        )
     settle(journal)
     for words in ('"blue whale"', '"猫 喜"', 'blue* "a blue"', '"blue whale 0" blue'):
         for limit in (2, 5, 100):
             hits = every_hit(journal, words, limit)
-            assert [hit.conversation for hit in hits] == ["c"] * (1 if "0" in words else 8), words
+            assert [hit.conversation for hit in hits] == ["c"] * (
+                1 if "0" in words else 8
+            ), words
     assert len(journal.search('"blue whale"', conversation="c", limit=5).hits) == 5
 
 
@@ -830,7 +946,17 @@ def test_rare_words_are_found_behind_many_newer_messages(journal: Journal) -> No
     for _ in range(12):
         begin(journal, *[say(f"hay {n} of it") for n in range(400)])
     settle(journal)
-    for words in ("needle", "eedle", "go", "猫", "喜欢", "needle of", "go needle", '"needle of go"', "of 猫"):
+    for words in (
+        "needle",
+        "eedle",
+        "go",
+        "猫",
+        "喜欢",
+        "needle of",
+        "go needle",
+        '"needle of go"',
+        "of 猫",
+    ):
         assert found(journal, words) == ["the Needle of go 猫 喜欢"], words
     assert found(journal, "needle hay") == []
     assert len(journal.search("hay", limit=50).hits) == 50

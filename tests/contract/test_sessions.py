@@ -23,7 +23,11 @@ def db(store_url: str) -> Iterator[SessionDB]:
 def fill(db: SessionDB, session_id: str, count: int = 20) -> None:
     db.create_session(session_id, source="test")
     for number in range(count):
-        db.append_message(session_id, role="user" if number % 2 == 0 else "assistant", content=f"m{number}")
+        db.append_message(
+            session_id,
+            role="user" if number % 2 == 0 else "assistant",
+            content=f"m{number}",
+        )
 
 
 def contents(db: SessionDB, session_id: str) -> list[str]:
@@ -37,17 +41,30 @@ def test_a_session_is_what_was_put_into_it(db: SessionDB) -> None:
     """The id is the caller's own string, and messages come back in order with their fields."""
     db.create_session("tg:42", source="telegram", title="Trip", model="m1")
     db.append_message("tg:42", role="user", content="hello", author="ana")
-    db.append_message("tg:42", role="assistant", content=None, tool_calls=[{"id": "c1"}])
-    db.append_message("tg:42", role="tool", content="42", tool_call_id="c1", tool_name="add")
+    db.append_message(
+        "tg:42", role="assistant", content=None, tool_calls=[{"id": "c1"}]
+    )
+    db.append_message(
+        "tg:42", role="tool", content="42", tool_call_id="c1", tool_name="add"
+    )
     found = db.get_session("tg:42")
     assert found is not None
-    assert (found["source"], found["title"], found["model"], found["message_count"]) == (
+    assert (
+        found["source"],
+        found["title"],
+        found["model"],
+        found["message_count"],
+    ) == (
         "telegram",
         "Trip",
         "m1",
         3,
     )
-    assert (found["parent_session_id"], found["ended_at"], found["end_reason"]) == (None, None, None)
+    assert (found["parent_session_id"], found["ended_at"], found["end_reason"]) == (
+        None,
+        None,
+        None,
+    )
     assert found["conversation_id"].startswith("c_")
     messages = db.get_messages("tg:42")
     assert [each["role"] for each in messages] == ["user", "assistant", "tool"]
@@ -57,7 +74,9 @@ def test_a_session_is_what_was_put_into_it(db: SessionDB) -> None:
     assert messages[2]["tool_call_id"] == "c1"
 
 
-def test_an_unknown_session_is_none_to_look_at_and_refused_to_write_to(db: SessionDB) -> None:
+def test_an_unknown_session_is_none_to_look_at_and_refused_to_write_to(
+    db: SessionDB,
+) -> None:
     """Nothing is made by mistake."""
     assert db.get_session("nobody") is None
     assert db.children("nobody") == []
@@ -73,11 +92,16 @@ def test_creating_a_session_again_changes_nothing(db: SessionDB) -> None:
     db.create_session("s", source="other", title="Other")
     found = db.get_session("s")
     assert found is not None
-    assert (found["source"], found["title"], found["message_count"]) == ("test", None, 3)
+    assert (found["source"], found["title"], found["message_count"]) == (
+        "test",
+        None,
+        3,
+    )
 
 
 @pytest.mark.parametrize(
-    ("role", "content"), [("robot", "x"), ("user", 5), ("user", "a\x00b"), ("user", "\ud800"), ("", "x")]
+    ("role", "content"),
+    [("robot", "x"), ("user", 5), ("user", "a\x00b"), ("user", "\ud800"), ("", "x")],
 )
 def test_a_bad_message_is_refused_with_a_sentence_and_nothing_is_stored(
     db: SessionDB, role: str, content: object
@@ -93,7 +117,10 @@ def test_a_bad_message_is_refused_with_a_sentence_and_nothing_is_stored(
 def test_parts_of_a_provider_come_back_as_they_were_given(db: SessionDB) -> None:
     """A list of parts is kept whole, and its words can be searched."""
     db.create_session("s", source="test")
-    given = [{"type": "text", "text": "look here"}, {"type": "image_url", "image_url": {"url": "data:..."}}]
+    given = [
+        {"type": "text", "text": "look here"},
+        {"type": "image_url", "image_url": {"url": "data:..."}},
+    ]
     db.append_message("s", role="user", content=given)
     assert db.get_messages("s")[0]["content"] == given
     assert db.search("look").hits[0].seq == db.get_messages("s")[0]["id"]
@@ -125,7 +152,9 @@ def test_undone_messages_do_not_count_and_come_back_on_request(db: SessionDB) ->
     assert contents(db, "s") == ["m0", "m1", "m2", "m3"]
 
 
-def test_a_cleared_conversation_is_empty_until_it_is_brought_back(db: SessionDB) -> None:
+def test_a_cleared_conversation_is_empty_until_it_is_brought_back(
+    db: SessionDB,
+) -> None:
     """Clear is an event: one call takes it back."""
     fill(db, "s", 4)
     cleared = db.clear("s")
@@ -146,7 +175,9 @@ def test_a_fork_goes_its_own_way(db: SessionDB) -> None:
     assert contents(db, "s") == ["m0", "m1", "m2", "m3"]
 
 
-def test_the_list_has_titles_pins_and_pages_and_leaves_the_archived_out(db: SessionDB) -> None:
+def test_the_list_has_titles_pins_and_pages_and_leaves_the_archived_out(
+    db: SessionDB,
+) -> None:
     """Pinned first, then newest; a page goes on where the last one ended."""
     for number in range(5):
         db.create_session(f"s{number}", source="test", title=f"t{number}")
@@ -163,9 +194,14 @@ def test_the_list_has_titles_pins_and_pages_and_leaves_the_archived_out(db: Sess
     assert "t1" not in [each.title for each in db.list_sessions()]
 
 
-def test_two_users_of_one_store_may_use_the_same_id_and_see_nothing_of_each_other(store_url: str) -> None:
+def test_two_users_of_one_store_may_use_the_same_id_and_see_nothing_of_each_other(
+    store_url: str,
+) -> None:
     """A session id is the user's own string."""
-    with SessionDB(url=store_url, user="ana") as ana, SessionDB(url=store_url, user="bo") as bo:
+    with (
+        SessionDB(url=store_url, user="ana") as ana,
+        SessionDB(url=store_url, user="bo") as bo,
+    ):
         ana.create_session("s", source="test")
         ana.append_message("s", role="user", content="the secret of ana")
         assert bo.get_session("s") is None
@@ -180,7 +216,9 @@ def test_two_users_of_one_store_may_use_the_same_id_and_see_nothing_of_each_othe
 # -- compaction --------------------------------------------------------------------------------------------------
 
 
-def test_a_compaction_ends_the_parent_and_opens_one_child_that_names_it(db: SessionDB) -> None:
+def test_a_compaction_ends_the_parent_and_opens_one_child_that_names_it(
+    db: SessionDB,
+) -> None:
     """The parent is ended with reason `compression`; the child's context is the summary and what follows it."""
     fill(db, "p")
     covers = db.get_messages("p")[15]["id"]
@@ -193,7 +231,13 @@ def test_a_compaction_ends_the_parent_and_opens_one_child_that_names_it(db: Sess
     assert child["parent_session_id"] == "p"
     assert child["conversation_id"] == parent["conversation_id"]
     assert db.children("p") == [outcome.session_id]
-    assert contents(db, outcome.session_id) == ["what was said", "m16", "m17", "m18", "m19"]
+    assert contents(db, outcome.session_id) == [
+        "what was said",
+        "m16",
+        "m17",
+        "m18",
+        "m19",
+    ]
     assert len(contents(db, "p")) == 20
 
 
@@ -212,7 +256,10 @@ def race(url: str, body: str) -> list[str]:
     ) + textwrap.dedent(body)
     racers = [
         subprocess.Popen(
-            [sys.executable, "-c", script, url, who], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", script, url, who],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for who in ("a", "b")
     ]
@@ -253,7 +300,10 @@ def test_two_processes_that_compact_at_once_leave_one_child(store_url: str) -> N
     """The commit decides, in the store: no lock was taken by either."""
     with SessionDB(url=store_url) as db:
         fill(db, "p")
-        said = race(store_url, "print(isinstance(db.rotate('p', summary=who), Compacted)); db.close()")
+        said = race(
+            store_url,
+            "print(isinstance(db.rotate('p', summary=who), Compacted)); db.close()",
+        )
         assert sorted(said) == ["False", "True"]
         assert len(db.children("p")) == 1
 
@@ -278,7 +328,9 @@ def test_two_processes_with_the_lock_pay_for_one_summary(store_url: str) -> None
         assert db.get_compression_lock_holder("p") is None
 
 
-def test_a_holder_that_outlives_its_lease_still_makes_no_second_child(db: SessionDB) -> None:
+def test_a_holder_that_outlives_its_lease_still_makes_no_second_child(
+    db: SessionDB,
+) -> None:
     """The lock saves money; it is the commit that forbids a fork."""
     fill(db, "p")
     assert db.try_acquire_compression_lock("p", "slow", ttl_seconds=0.01)
@@ -316,7 +368,9 @@ def test_a_lock_is_had_for_any_time_and_any_session(db: SessionDB, ttl: float) -
         assert db.try_acquire_compression_lock(session, "b") is (ttl <= 0)
 
 
-def test_what_others_appended_meanwhile_stays_in_the_live_context(store_url: str) -> None:
+def test_what_others_appended_meanwhile_stays_in_the_live_context(
+    store_url: str,
+) -> None:
     """A message that another process stored while the summary was written stands after it, in the child."""
     with SessionDB(url=store_url) as db, SessionDB(url=store_url) as other:
         fill(db, "p")
@@ -327,7 +381,9 @@ def test_what_others_appended_meanwhile_stays_in_the_live_context(store_url: str
         assert contents(db, outcome.session_id) == ["s", "meanwhile"]
 
 
-def test_messages_that_only_the_caller_has_are_stored_in_the_same_commit(db: SessionDB) -> None:
+def test_messages_that_only_the_caller_has_are_stored_in_the_same_commit(
+    db: SessionDB,
+) -> None:
     """A caller with a list of its own can compact; the parent has it all afterwards."""
     db.create_session("p", source="test")
     own = [{"role": "user", "content": f"m{number}"} for number in range(20)]
@@ -342,13 +398,17 @@ def test_an_undo_during_the_summary_wins_over_the_compaction(db: SessionDB) -> N
     fill(db, "p", 6)
     folded = db.get_messages("p")[-1]["id"]
     db.undo("p")
-    assert isinstance(db.rotate("p", summary="s", covers_to=folded, folded_to=folded), Superseded)
+    assert isinstance(
+        db.rotate("p", summary="s", covers_to=folded, folded_to=folded), Superseded
+    )
     found = db.get_session("p")
     assert found is not None
     assert (found["ended_at"], db.children("p")) == (None, [])
 
 
-def test_a_message_for_the_parent_is_stored_at_the_head_and_says_so(db: SessionDB) -> None:
+def test_a_message_for_the_parent_is_stored_at_the_head_and_says_so(
+    db: SessionDB,
+) -> None:
     """No orphan can collect silent writes: a conversation has one journal."""
     fill(db, "p", 4)
     outcome = db.rotate("p", summary="s")

@@ -45,7 +45,9 @@ class TestSqlite(JournalContract):
             yield another
 
     @pytest.fixture
-    def leave_behind(self, journal: Journal, clock: Clock, url: str) -> Callable[[str], Lease]:
+    def leave_behind(
+        self, journal: Journal, clock: Clock, url: str
+    ) -> Callable[[str], Lease]:
         def claim(name: str) -> Lease:
             other = tenax.open(url, user="ada", clock=clock)
             lease = other.claim(name, "dead", 3600)
@@ -124,7 +126,9 @@ def test_a_log_that_grows_while_its_thread_leaves_is_copied_back(
         on.set()
         copied = threading.Event()
         monkeypatch.setattr(
-            sqlite, "_shut", lambda connection: (connection and connection.close(), copied.set())
+            sqlite,
+            "_shut",
+            lambda connection: (connection and connection.close(), copied.set()),
         )
         journal.append(name, [say("more")])
         assert copied.wait(SOON)
@@ -157,7 +161,9 @@ def test_a_process_that_was_refused_at_first_is_known_afterwards(
         assert [each.id for each in journal.instances()] == [journal.instance]
 
 
-def test_a_process_that_cannot_show_that_it_lives_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_process_that_cannot_show_that_it_lives_is_told_in_a_sentence(
+    tmp_path: Path,
+) -> None:
     """Its file cannot be made: on a full disk, for one. Nothing is claimed, and it is tried again."""
     place = tmp_path / "tenax.db-instances"
     with tenax.open(f"sqlite:///{tmp_path}/tenax.db") as journal:
@@ -193,7 +199,8 @@ def test_an_append_needs_no_room_for_one_more_thread(
 ) -> None:
     """One that is awaited is committed by whoever asked, and the next ones as ever."""
     refused = no_thread("tenax-writer")
-    journal = tenax.open(f"sqlite:///{tmp_path}/tenax.db")  # one that hangs is not closed
+    # one that hangs is not closed
+    journal = tenax.open(f"sqlite:///{tmp_path}/tenax.db")
     name = begin(journal)
 
     async def go() -> None:
@@ -209,7 +216,9 @@ def test_an_append_needs_no_room_for_one_more_thread(
 
 
 def test_a_commit_whose_log_cannot_be_copied_back_now_is_told_as_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_thread: Callable[[str], list[str]]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    no_thread: Callable[[str], list[str]],
 ) -> None:
     """It is stored. The log is copied back after a later one."""
     monkeypatch.setattr(sqlite, "CHECKPOINT_PAGES", 1)
@@ -242,14 +251,19 @@ def test_who_cannot_wait_for_its_turn_tries_again(
         assert (refused, said(journal, name)) == (["tenax-queue"], ["stored"])
 
 
-def test_ctrl_c_while_another_process_is_waited_for_leaves_nothing_locked(tmp_path: Path) -> None:
+def test_ctrl_c_while_another_process_is_waited_for_leaves_nothing_locked(
+    tmp_path: Path,
+) -> None:
     """The thread that waits in the queue gives it back when its turn comes, because nobody wants it any more."""
     lock = sqlite._QueueLock(tmp_path / "lock")
     with (tmp_path / "lock").open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)
 
         def interrupt() -> None:
-            while not any(each.name == "tenax-queue" and each.ident for each in threading.enumerate()):
+            while not any(
+                each.name == "tenax-queue" and each.ident
+                for each in threading.enumerate()
+            ):
                 time.sleep(0.001)
             os.kill(os.getpid(), signal.SIGINT)
 

@@ -104,7 +104,10 @@ class Beside(RuleBasedStateMachine):
             with pytest.raises(type(error)) as caught:
                 real()
             told = caught.value
-            assert (type(told), getattr(told, "by", None)) == (type(error), getattr(error, "by", None))  # noqa: PT017
+            assert (type(told), getattr(told, "by", None)) == (  # noqa: PT017
+                type(error),
+                getattr(error, "by", None),
+            )
             return None
         result = real()
         if expected is not None:
@@ -112,13 +115,21 @@ class Beside(RuleBasedStateMachine):
         return result
 
     def append(
-        self, user: str, name: str, event: Event, kind: str, run: str | None = None, **fields: Any
+        self,
+        user: str,
+        name: str,
+        event: Event,
+        kind: str,
+        run: str | None = None,
+        **fields: Any,
     ) -> None:
         """One event, on both sides."""
         append_id = self.journal.ids.append()
 
         def real() -> list[int]:
-            stored = self.users[user].append(name, [event], run=run, append_id=append_id)
+            stored = self.users[user].append(
+                name, [event], run=run, append_id=append_id
+            )
             return [each.seq for each in stored]
 
         def model() -> list[int]:
@@ -150,19 +161,34 @@ class Beside(RuleBasedStateMachine):
     def open(self, user: str, name: str, again: bool) -> None:
         stretch = "s-same" if again else self.fresh("s")
         self.both(
-            lambda: self.users[user].append(name, [ConversationOpened(user, stretch)]) and None,
+            lambda: (
+                self.users[user].append(name, [ConversationOpened(user, stretch)])
+                and None
+            ),
             lambda: self.model.open(user, name, stretch) and None,
         )
 
-    @rule(user=USERS, name=NAMES, text=WORDS, ask=st.booleans(), author=st.sampled_from(["", "ada", "eve"]))
+    @rule(
+        user=USERS,
+        name=NAMES,
+        text=WORDS,
+        ask=st.booleans(),
+        author=st.sampled_from(["", "ada", "eve"]),
+    )
     def say(self, user: str, name: str, text: str, ask: bool, author: str) -> None:
         event = MessageUser([Text(text)], author=author, ask=ask)
         self.append(user, name, event, "user", text=text, ask=ask, author=author)
 
     @rule(
-        user=USERS, name=NAMES, text=WORDS, back=st.none() | BACK, run=st.sampled_from([None, "r-1", "r-2"])
+        user=USERS,
+        name=NAMES,
+        text=WORDS,
+        back=st.none() | BACK,
+        run=st.sampled_from([None, "r-1", "r-2"]),
     )
-    def answer(self, user: str, name: str, text: str, back: int | None, run: str | None) -> None:
+    def answer(
+        self, user: str, name: str, text: str, back: int | None, run: str | None
+    ) -> None:
         request = 0 if back is None else max(0, self.head(user, name) - back)
         event = MessageAssistant([Text(text)], request=request)
         self.append(user, name, event, "assistant", run, text=text, request=request)
@@ -170,7 +196,14 @@ class Beside(RuleBasedStateMachine):
     @rule(user=USERS, name=NAMES, back=BACK)
     def seal_partial(self, user: str, name: str, back: int) -> None:
         request = max(1, self.head(user, name) - back)
-        self.append(user, name, MessagePartial([Text("cut")], request), "part", text="cut", request=request)
+        self.append(
+            user,
+            name,
+            MessagePartial([Text("cut")], request),
+            "part",
+            text="cut",
+            request=request,
+        )
 
     @rule(user=USERS, name=NAMES, back=BACK)
     def stream(self, user: str, name: str, back: int) -> None:
@@ -195,7 +228,12 @@ class Beside(RuleBasedStateMachine):
     @rule(user=USERS, name=NAMES, title=st.none() | WORDS, derived=st.booleans())
     def title(self, user: str, name: str, title: str | None, derived: bool) -> None:
         self.append(
-            user, name, ConversationTitled(title, derived=derived), "titled", title=title, derived=derived
+            user,
+            name,
+            ConversationTitled(title, derived=derived),
+            "titled",
+            title=title,
+            derived=derived,
         )
 
     @rule(user=USERS, name=NAMES, on=st.booleans(), pin=st.booleans())
@@ -240,15 +278,32 @@ class Beside(RuleBasedStateMachine):
     @rule(user=USERS, name=NAMES, back=BACK)
     def restore(self, user: str, name: str, back: int) -> None:
         found = self.conversation(user, name)
-        edits = [each.seq for each in found.facts() if each.kind in {"rewound", "cleared"}] if found else []
-        of = edits[-1 - back % len(edits)] if edits and back < 5 else self.head(user, name) - back
-        self.append(user, name, ConversationRestored(max(0, of)), "restored", of=max(0, of))
+        edits = (
+            [each.seq for each in found.facts() if each.kind in {"rewound", "cleared"}]
+            if found
+            else []
+        )
+        of = (
+            edits[-1 - back % len(edits)]
+            if edits and back < 5
+            else self.head(user, name) - back
+        )
+        self.append(
+            user, name, ConversationRestored(max(0, of)), "restored", of=max(0, of)
+        )
 
     @rule(user=USERS, name=NAMES, right=st.integers(0, 4))
     def end(self, user: str, name: str, right: int) -> None:
         found = self.conversation(user, name)
         stretch = (found.stretch() if found and right == 0 else None) or "s-none"
-        self.append(user, name, StretchEnded(stretch, "done"), "ended", stretch=stretch, reason="done")
+        self.append(
+            user,
+            name,
+            StretchEnded(stretch, "done"),
+            "ended",
+            stretch=stretch,
+            reason="done",
+        )
 
     @rule(user=USERS, name=NAMES, back=BACK, since=BACK, wrong=st.integers(0, 8))
     def compact(self, user: str, name: str, back: int, since: int, wrong: int) -> None:
@@ -271,7 +326,9 @@ class Beside(RuleBasedStateMachine):
     @rule(user=USERS, name=NAMES, ident=st.sampled_from(["1", "2", "3"]), text=WORDS)
     def receive(self, user: str, name: str, ident: str, text: str) -> None:
         def real() -> tuple[str, int]:
-            (stored,) = self.users[user].append(name, [say(text)], dedup=Dedup("web", ident))
+            (stored,) = self.users[user].append(
+                name, [say(text)], dedup=Dedup("web", ident)
+            )
             return stored.conversation, stored.seq
 
         self.both(real, lambda: self.model.receive(user, name, ident, text))
@@ -280,7 +337,11 @@ class Beside(RuleBasedStateMachine):
     @rule(data=st.data())
     def repeat(self, data: st.DataObject) -> None:
         user, name, append_id, events, seqs = data.draw(st.sampled_from(self.repeats))
-        run = None if not (found := self.conversation(user, name)) else _run_of(found, seqs[0])
+        run = (
+            None
+            if not (found := self.conversation(user, name))
+            else _run_of(found, seqs[0])
+        )
 
         def real() -> list[int]:
             stored = self.users[user].append(name, events, append_id=append_id, run=run)
@@ -293,7 +354,9 @@ class Beside(RuleBasedStateMachine):
         head = self.head(user, name)
 
         def real() -> list[int]:
-            stored = self.users[user].append(name, [ConversationTitled("x")], expect=Expect(head=head + off))
+            stored = self.users[user].append(
+                name, [ConversationTitled("x")], expect=Expect(head=head + off)
+            )
             return [each.seq for each in stored]
 
         def model() -> list[int]:
@@ -326,9 +389,15 @@ class Beside(RuleBasedStateMachine):
             second = self.users[user].head(made).stretch or ""
             self.model.fork(user, name, upto, made, stretch, second)
 
-    @rule(user=USERS, data=st.data(), seqs=st.lists(st.integers(1, 12), min_size=1, max_size=3, unique=True))
+    @rule(
+        user=USERS,
+        data=st.data(),
+        seqs=st.lists(st.integers(1, 12), min_size=1, max_size=3, unique=True),
+    )
     def erase(self, user: str, data: st.DataObject, seqs: list[int]) -> None:
-        name = data.draw(st.sampled_from([*(each.name for each in self.model.of(user)), "c-none"]))
+        name = data.draw(
+            st.sampled_from([*(each.name for each in self.model.of(user)), "c-none"])
+        )
         self.both(
             lambda: self.users[user].erase(name, seqs, by="me").conversations,
             lambda: self.model.erase(user, name, seqs),
@@ -338,18 +407,27 @@ class Beside(RuleBasedStateMachine):
     def delete(self, user: str, data: st.DataObject, sure: int) -> None:
         if sure:
             return
-        name = data.draw(st.sampled_from([*(each.name for each in self.model.of(user)), "c-1"]))
-        self.both(lambda: self.users[user].delete(name), lambda: self.model.delete(user, name))
+        name = data.draw(
+            st.sampled_from([*(each.name for each in self.model.of(user)), "c-1"])
+        )
+        self.both(
+            lambda: self.users[user].delete(name), lambda: self.model.delete(user, name)
+        )
 
     @rule(user=USERS, name=NAMES)
     def prune(self, user: str, name: str) -> None:
         self.touched.add(name)
-        self.both(lambda: self.users[user].prune(name), lambda: self.model.get(user, name).prune())
+        self.both(
+            lambda: self.users[user].prune(name),
+            lambda: self.model.get(user, name).prune(),
+        )
 
     # -- readers and leases ----------------------------------------------------------------------------------
 
     @rule(user=USERS, data=st.data(), reader=st.sampled_from(READERS), back=BACK)
-    def advance(self, user: str, data: st.DataObject, reader: Reader, back: int) -> None:
+    def advance(
+        self, user: str, data: st.DataObject, reader: Reader, back: int
+    ) -> None:
         journal = self.users[user]
         journal.behind(reader)
         self.model.meet(reader.name, reader.follows, reader.start)
@@ -373,7 +451,11 @@ class Beside(RuleBasedStateMachine):
     def claim(self, user: str, name: str, seconds: float, force: bool) -> None:
         now = self.clock.monotonic()
         held = self.leases.get((user, name))
-        free = held is None or force or (now > held[1] and now - self.since >= held[0].seconds)
+        free = (
+            held is None
+            or force
+            or (now > held[1] and now - self.since >= held[0].seconds)
+        )
         lease = self.users[user].claim(name, "me", seconds, take_over=force)
         assert (lease is not None) == free
         if lease is not None:
@@ -405,21 +487,32 @@ class Beside(RuleBasedStateMachine):
             }
             assert set(listed) == {each.name for each in conversations}
             for each in conversations:
-                if each.head != self.seen.get((user, each.name)) or each.name in self.touched:
+                if (
+                    each.head != self.seen.get((user, each.name))
+                    or each.name in self.touched
+                ):
                     self.agree(journal, each, listed[each.name])
                     self.seen[user, each.name] = each.head
             for reader in self.model.readers:
                 known = next(each for each in READERS if each.name == reader)
-                owed = {(each.conversation, each.at, each.to) for each in journal.behind(known)}
+                owed = {
+                    (each.conversation, each.at, each.to)
+                    for each in journal.behind(known)
+                }
                 assert owed == self.model.behind(reader, user)
                 for each in conversations:
-                    assert journal.cursor(known, each.name) == self.model.cursors[reader, user, each.name]
+                    assert (
+                        journal.cursor(known, each.name)
+                        == self.model.cursors[reader, user, each.name]
+                    )
         self.touched.clear()
 
     def agree(self, journal: Journal, model: Conversation, listed: Any) -> None:
         head = journal.head(model.name)
         expected = model.summary()
-        shown = {field: getattr(listed, field) for field in ("title", "pinned", "archived")}
+        shown = {
+            field: getattr(listed, field) for field in ("title", "pinned", "archived")
+        }
         fields = (
             "head",
             "facts",
@@ -432,11 +525,23 @@ class Beside(RuleBasedStateMachine):
             "unanswered",
             "messages",
         )
-        assert {**{field: getattr(head, field) for field in fields}, **shown} == expected
-        assert (listed.messages, listed.running) == (expected["messages"], expected["run"] is not None)
-        assert (journal.owed(model.name), journal.shared(model.name)) == (model.owed(), model.shared())
+        assert {
+            **{field: getattr(head, field) for field in fields},
+            **shown,
+        } == expected
+        assert (listed.messages, listed.running) == (
+            expected["messages"],
+            expected["run"] is not None,
+        )
+        assert (journal.owed(model.name), journal.shared(model.name)) == (
+            model.owed(),
+            model.shared(),
+        )
         rows = model.rows()
-        assert [(row.first, row.last, row.role) for row in journal.rows(model.name, limit=1000)] == rows
+        assert [
+            (row.first, row.last, row.role)
+            for row in journal.rows(model.name, limit=1000)
+        ] == rows
         read = journal.read(model.name, limit=10_000)
         assert [each.seq for each in read] == [each.seq for each in model.entries]
         assert [each.erased for each in read] == [each.erased for each in model.entries]
@@ -475,13 +580,19 @@ class MemoryBeside(Beside):
 
 
 class SqliteBeside(Beside):
-    make = staticmethod(lambda folder, clock: tenax.open(f"sqlite:///{folder}/tenax.db", clock=clock))
+    make = staticmethod(
+        lambda folder, clock: tenax.open(f"sqlite:///{folder}/tenax.db", clock=clock)
+    )
 
 
 @pytest.mark.parametrize(
-    ("machine", "examples"), [(MemoryBeside, 60), (SqliteBeside, 15)], ids=["memory", "sqlite"]
+    ("machine", "examples"),
+    [(MemoryBeside, 60), (SqliteBeside, 15)],
+    ids=["memory", "sqlite"],
 )
-def test_an_engine_and_its_model_agree_after_every_step(machine: type[Beside], examples: int) -> None:
+def test_an_engine_and_its_model_agree_after_every_step(
+    machine: type[Beside], examples: int
+) -> None:
     """Transcript, counts, heads, list, stretches and cursors, for two users, and a store that proves itself."""
     run_state_machine_as_test(
         machine,
@@ -489,7 +600,8 @@ def test_an_engine_and_its_model_agree_after_every_step(machine: type[Beside], e
             max_examples=examples,
             stateful_step_count=50,
             deadline=None,
-            phases=[phase for phase in Phase if phase is not Phase.explain],  # it traces every line
+            # it traces every line
+            phases=[phase for phase in Phase if phase is not Phase.explain],
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -64,7 +64,9 @@ def test_progress_is_told(world: World) -> None:
     done = [each.done for each in told]
     assert done == sorted(done)
     assert (
-        done[-1] == told[-1].of == sum(world.journal.of(user).head(each).head for user, each in world.all())
+        done[-1]
+        == told[-1].of
+        == sum(world.journal.of(user).head(each).head for user, each in world.all())
     )
     assert told[-1].conversations == report.conversations
 
@@ -96,7 +98,11 @@ def damage(where: str | None, says: str) -> Callable[[Hurt], Hurt]:
 def a_byte_of_a_body(hands: Hands, world: World) -> None:
     at = hands.at("system")
     ((body,),) = hands.run("select body from events where place = :at", at=at)
-    hands.run("update events set body = :body where place = :at", body=body.replace(b"kind", b"kinD"), at=at)
+    hands.run(
+        "update events set body = :body where place = :at",
+        body=body.replace(b"kind", b"kinD"),
+        at=at,
+    )
 
 
 @damage("talk", "cannot be read")
@@ -126,12 +132,17 @@ def the_time_of_a_fact(hands: Hands, world: World) -> None:
 
 @damage("talk", "digest does not follow")
 def the_kind_of_a_fact(hands: Hands, world: World) -> None:
-    hands.run("update events set kind = 'message.tool' where place = :at", at=hands.at("system"))
+    hands.run(
+        "update events set kind = 'message.tool' where place = :at",
+        at=hands.at("system"),
+    )
 
 
 @damage("talk", "digest does not follow")
 def the_run_of_a_fact(hands: Hands, world: World) -> None:
-    hands.run("update events set run = 'r_9' where place = :at", at=hands.at("r_1 answered"))
+    hands.run(
+        "update events set run = 'r_9' where place = :at", at=hands.at("r_1 answered")
+    )
 
 
 @damage("talk", "Nothing stands at seq")
@@ -148,7 +159,11 @@ def the_last_fact_that_is_gone(hands: Hands, world: World) -> None:
 @damage("old", "It has no first event")
 def all_facts_that_are_gone(hands: Hands, world: World) -> None:
     low = hands.at(0, world.old)
-    hands.run("delete from events where place > :low and place <= :high", low=low, high=low | ALL_SEQS)
+    hands.run(
+        "delete from events where place > :low and place <= :high",
+        low=low,
+        high=low | ALL_SEQS,
+    )
 
 
 @damage("talk", "digest does not follow")
@@ -165,7 +180,9 @@ def a_body_without_its_salt(hands: Hands, world: World) -> None:
 
 @damage("talk", "no content.erased says so")
 def an_erasure_that_nothing_says(hands: Hands, world: World) -> None:
-    ((salt, body),) = hands.run("select salt, body from events where place = :at", at=hands.at("system"))
+    ((salt, body),) = hands.run(
+        "select salt, body from events where place = :at", at=hands.at("system")
+    )
     inner = inner_hash(salt, body)
     hands.run("update events set body_hash = :inner, body = null, salt = null where place = :at",
               inner=inner, at=hands.at("system"))  # fmt: skip
@@ -175,14 +192,19 @@ def an_erasure_that_nothing_says(hands: Hands, world: World) -> None:
 def an_erased_body_that_is_back(hands: Hands, world: World) -> None:
     body = b'{"parts":[{"type":"text","text":"a secret question"}],"author":"ada","ask":true}'
     where = {"salt": bytes(16), "body": body, "at": hands.at("r_3 asked")}
-    hands.run("update events set body = :body, salt = :salt, body_hash = null where place = :at", **where)
+    hands.run(
+        "update events set body = :body, salt = :salt, body_hash = null where place = :at",
+        **where,
+    )
 
 
 @damage("talk", "A fact and a partial have the same number")
 def a_seq_in_both_tables(hands: Hands, world: World) -> None:
     at = hands.at("kept")
     hands.run(
-        "insert into partials (place, code, at, body) values (:at, 1, 0, :body)", at=at, body=b'[1,0,"x"]'
+        "insert into partials (place, code, at, body) values (:at, 1, 0, :body)",
+        at=at,
+        body=b'[1,0,"x"]',
     )
 
 
@@ -200,7 +222,9 @@ def the_last_partial_is_gone(hands: Hands, world: World) -> None:
 
 @damage("talk", "which stands for nothing")
 def the_code_of_a_partial(hands: Hands, world: World) -> None:
-    hands.run("update partials set code = 99 where place = :at", at=hands.at("last delta"))
+    hands.run(
+        "update partials set code = 99 where place = :at", at=hands.at("last delta")
+    )
 
 
 @damage("talk", "cannot be read")
@@ -210,18 +234,31 @@ def the_body_of_a_partial(hands: Hands, world: World) -> None:
 
 @damage("talk", "Its append id was used before")
 def an_append_id_that_came_twice(hands: Hands, world: World) -> None:
-    ((used,),) = hands.run("select append_id from events where place = :at", at=hands.at("system"))
-    hands.run("update events set append_id = :used where place = :at", used=used, at=hands.at("kept"))
+    ((used,),) = hands.run(
+        "select append_id from events where place = :at", at=hands.at("system")
+    )
+    hands.run(
+        "update events set append_id = :used where place = :at",
+        used=used,
+        at=hands.at("kept"),
+    )
 
 
 @damage("talk", "Its append id is none")
 def an_append_id_that_is_none(hands: Hands, world: World) -> None:
-    hands.run("update events set append_id = :no where place = :at", no=bytes(16), at=hands.at("kept"))
+    hands.run(
+        "update events set append_id = :no where place = :at",
+        no=bytes(16),
+        at=hands.at("kept"),
+    )
 
 
 def _head(column: str, value: str, says: str) -> None:
     def hurt(hands: Hands, world: World) -> None:
-        hands.run(f"update heads set {column} = {value} where conversation = :num", num=hands.num())
+        hands.run(
+            f"update heads set {column} = {value} where conversation = :num",
+            num=hands.num(),
+        )
 
     hurt.__name__ = f"head_row_{column}"
     damage("talk", says)(hurt)
@@ -254,7 +291,9 @@ def no_head_row(hands: Hands, world: World) -> None:
 
 def _row(column: str, name: str, value: int) -> None:
     def hurt(hands: Hands, world: World) -> None:
-        hands.run(f"update events set {column} = {value} where place = :at", at=hands.at(name))
+        hands.run(
+            f"update events set {column} = {value} where place = :at", at=hands.at(name)
+        )
 
     hurt.__name__ = f"row_{column}_of_{name}"
     damage("talk", f"The index row has {column} {value}")(hurt)
@@ -288,7 +327,9 @@ def a_row_of_nothing(hands: Hands, world: World) -> None:
 
 def _stray(column: str) -> None:
     def hurt(hands: Hands, world: World) -> None:
-        hands.run(f"update events set {column} = 0 where place = :at", at=hands.at("pinned"))
+        hands.run(
+            f"update events set {column} = 0 where place = :at", at=hands.at("pinned")
+        )
 
     hurt.__name__ = f"{column}_of_no_row"
     damage("talk", "There is an index row, and no message")(hurt)
@@ -349,7 +390,10 @@ def late_output_uncounted(hands: Hands, world: World) -> None:
 
 @damage("talk", "Run r_9 is in the index")
 def a_run_of_nothing(hands: Hands, world: World) -> None:
-    hands.run("insert into runs (conversation, run, started_seq) values (:num, 'r_9', 3)", num=hands.num())
+    hands.run(
+        "insert into runs (conversation, run, started_seq) values (:num, 'r_9', 3)",
+        num=hands.num(),
+    )
 
 
 @damage("talk", "No append would have stored this run.finished")
@@ -359,7 +403,10 @@ def a_run_that_ended_without_a_start(hands: Hands, world: World) -> None:
 
 def _listed(column: str, value: str) -> None:
     def hurt(hands: Hands, world: World) -> None:
-        hands.run(f"update conversations set {column} = {value} where num = :num", num=hands.num())
+        hands.run(
+            f"update conversations set {column} = {value} where num = :num",
+            num=hands.num(),
+        )
 
     hurt.__name__ = f"list_{column}"
     damage("talk", f"The list has {column} ")(hurt)
@@ -381,8 +428,12 @@ def a_fork_that_lost_its_origin(hands: Hands, world: World) -> None:
 
 @damage("talk", "The list has updated_at")
 def a_list_that_stopped(hands: Hands, world: World) -> None:
-    hands.run("update heads set listed_at = 5 where conversation = :num", num=hands.num())
-    hands.run("update conversations set updated_at = 5 where num = :num", num=hands.num())
+    hands.run(
+        "update heads set listed_at = 5 where conversation = :num", num=hands.num()
+    )
+    hands.run(
+        "update conversations set updated_at = 5 where num = :num", num=hands.num()
+    )
 
 
 @damage("talk", "The cursor of notes stands at 99999, past the head")
@@ -393,7 +444,10 @@ def a_cursor_past_the_head(hands: Hands, world: World) -> None:
 
 @damage("talk", "The reader notes is behind")
 def a_cursor_that_is_behind_and_says_no(hands: Hands, world: World) -> None:
-    hands.run("update cursors set behind = 0 where conversation = :num and reader = 'notes'", num=hands.num())
+    hands.run(
+        "update cursors set behind = 0 where conversation = :num and reader = 'notes'",
+        num=hands.num(),
+    )
 
 
 @damage("old", "The reader notes is not behind")
@@ -407,14 +461,16 @@ def a_cursor_that_is_not_behind_and_says_yes(hands: Hands, world: World) -> None
 @damage("old", "The reader delivery:chat has no cursor here")
 def a_cursor_that_is_gone(hands: Hands, world: World) -> None:
     hands.run(
-        "delete from cursors where conversation = :num and reader = 'delivery:chat'", num=hands.num(world.old)
+        "delete from cursors where conversation = :num and reader = 'delivery:chat'",
+        num=hands.num(world.old),
     )
 
 
 @damage("talk", "The cursor of notes follows due")
 def a_cursor_that_follows_something_else(hands: Hands, world: World) -> None:
     hands.run(
-        "update cursors set follows = 'due' where conversation = :num and reader = 'notes'", num=hands.num()
+        "update cursors set follows = 'due' where conversation = :num and reader = 'notes'",
+        num=hands.num(),
     )
 
 
@@ -425,28 +481,44 @@ def a_reader_that_is_gone(hands: Hands, world: World) -> None:
 
 @damage("old", "is named here, and is not in the store")
 def a_blob_that_is_gone(hands: Hands, world: World) -> None:
-    hands.run("delete from blob_chunks where owner = 'ada' and hash = :hash", hash=world.blob)
+    hands.run(
+        "delete from blob_chunks where owner = 'ada' and hash = :hash", hash=world.blob
+    )
     hands.run("delete from blobs where owner = 'ada' and hash = :hash", hash=world.blob)
 
 
 @damage(None, "does not hold the 1,400,000 bytes that it is named after")
 def a_byte_of_a_blob(hands: Hands, world: World) -> None:
-    hands.flip("blob_chunks", "bytes", "owner = 'ada' and hash = :hash and n = 1", hash=world.blob)
+    hands.flip(
+        "blob_chunks",
+        "bytes",
+        "owner = 'ada' and hash = :hash and n = 1",
+        hash=world.blob,
+    )
 
 
 @damage(None, "does not hold the 1,400,000 bytes that it is named after")
 def a_piece_of_a_blob(hands: Hands, world: World) -> None:
-    hands.run("delete from blob_chunks where owner = 'ada' and hash = :hash and n = 1", hash=world.blob)
+    hands.run(
+        "delete from blob_chunks where owner = 'ada' and hash = :hash and n = 1",
+        hash=world.blob,
+    )
 
 
 @damage(None, "does not hold the 5 bytes that it is named after")
 def the_size_of_a_blob(hands: Hands, world: World) -> None:
-    hands.run("update blobs set size = 5 where owner = 'ada' and hash = :hash", hash=world.blob)
+    hands.run(
+        "update blobs set size = 5 where owner = 'ada' and hash = :hash",
+        hash=world.blob,
+    )
 
 
 @damage(None, "and no such blob")
 def pieces_without_a_blob(hands: Hands, world: World) -> None:
-    hands.run("insert into blob_chunks (owner, hash, n, bytes) values ('ada', 'feed', 0, :bytes)", bytes=b"x")
+    hands.run(
+        "insert into blob_chunks (owner, hash, n, bytes) values ('ada', 'feed', 0, :bytes)",
+        bytes=b"x",
+    )
 
 
 @damage("talk", "is named here, and does not count as named")
@@ -456,19 +528,28 @@ def a_mention_that_is_gone(hands: Hands, world: World) -> None:
 
 @damage("talk", "counts as named here, and is not")
 def a_mention_of_nothing(hands: Hands, world: World) -> None:
-    hands.run("insert into mentions (owner, hash, place) values ('ada', 'feed', :at)", at=hands.at("kept"))
+    hands.run(
+        "insert into mentions (owner, hash, place) values ('ada', 'feed', :at)",
+        at=hands.at("kept"),
+    )
 
 
 def _orphan(table: str, insert: str) -> None:
     def hurt(hands: Hands, world: World) -> None:
-        ((num,),) = hands.run("select num from tombstones where id = :id", id=world.gone)
-        hands.run(insert.replace(":at", str(num << SEQ_BITS | 1)).replace(":num", str(num)))
+        ((num,),) = hands.run(
+            "select num from tombstones where id = :id", id=world.gone
+        )
+        hands.run(
+            insert.replace(":at", str(num << SEQ_BITS | 1)).replace(":num", str(num))
+        )
 
     hurt.__name__ = f"{table}_of_a_deleted_conversation"
     damage("gone", f"It was deleted, and it still has {table}")(hurt)
 
 
-_orphan("mentions", "insert into mentions (owner, hash, place) values ('ada', 'feed', :at)")
+_orphan(
+    "mentions", "insert into mentions (owner, hash, place) values ('ada', 'feed', :at)"
+)
 _orphan("runs", "insert into runs (conversation, run) values (:num, 'r_1')")
 _orphan(
     "cursors",
@@ -476,7 +557,8 @@ _orphan(
 )
 _orphan("authors", "insert into authors (conversation, author) values (:num, 'eve')")
 _orphan(
-    "letters", "insert into letters (conversation, reader, seq, error, at) values (:num, 'notes', 1, 'x', 0)"
+    "letters",
+    "insert into letters (conversation, reader, seq, error, at) values (:num, 'notes', 1, 'x', 0)",
 )
 _orphan("schedules", "insert into schedules (owner, id, conversation, words, times, zone, made_at) "
         "values ('ada', 't_1', :num, 'x', 'x', 'UTC', 0)")  # fmt: skip
@@ -505,17 +587,26 @@ def a_tombstone_of_the_living(hands: Hands, world: World) -> None:
 
 @damage("gone", "Its tombstone does not hold its last digest")
 def a_tombstone_without_a_digest(hands: Hands, world: World) -> None:
-    hands.run("update tombstones set digest = :zero where id = :id", zero=b"", id=world.gone)
+    hands.run(
+        "update tombstones set digest = :zero where id = :id", zero=b"", id=world.gone
+    )
 
 
 @damage("talk", "What chat:1 sent as update-7 should stand here, and nothing does")
 def a_received_message_that_is_not_there(hands: Hands, world: World) -> None:
-    hands.run("update received set place = :at where id = 'update-7'", at=hands.at(4_000_000))
+    hands.run(
+        "update received set place = :at where id = 'update-7'", at=hands.at(4_000_000)
+    )
 
 
-@damage("other", "What chat:1 sent as update-7 stands in a conversation of another user")
+@damage(
+    "other", "What chat:1 sent as update-7 stands in a conversation of another user"
+)
 def a_received_message_of_another_user(hands: Hands, world: World) -> None:
-    hands.run("update received set place = :at where id = 'update-7'", at=hands.at(1, world.other))
+    hands.run(
+        "update received set place = :at where id = 'update-7'",
+        at=hands.at(1, world.other),
+    )
 
 
 @damage(None, "What chat:1 sent as update-8 stands in no conversation")
@@ -525,12 +616,18 @@ def a_received_message_of_no_conversation(hands: Hands, world: World) -> None:
 
 @damage(None, "has fence 0")
 def a_fence_that_is_no_number(hands: Hands, world: World) -> None:
-    hands.run("update leases set fence = 0 where name = :name", name=f"reader:notes:{world.talk}")
+    hands.run(
+        "update leases set fence = 0 where name = :name",
+        name=f"reader:notes:{world.talk}",
+    )
 
 
 @damage(None, "has only one of holder and token")
 def a_holder_without_a_token(hands: Hands, world: World) -> None:
-    hands.run("update leases set token = null where name = :name", name=f"reader:notes:{world.carried}")
+    hands.run(
+        "update leases set token = null where name = :name",
+        name=f"reader:notes:{world.carried}",
+    )
 
 
 @damage("talk", "'eve' has written here, and does not count as an author")
@@ -541,7 +638,9 @@ def an_author_that_is_gone(hands: Hands, world: World) -> None:
 @damage("old", "'mallory' counts as an author, and has written nothing")
 def an_author_too_many(hands: Hands, world: World) -> None:
     num = hands.num(world.old)
-    hands.run("insert into authors (conversation, author) values (:num, 'mallory')", num=num)
+    hands.run(
+        "insert into authors (conversation, author) values (:num, 'mallory')", num=num
+    )
 
 
 @damage("talk", "The reader notes gave up on this, and stands at 5")
@@ -563,12 +662,18 @@ def a_schedule_in_the_conversation_of_another(hands: Hands, world: World) -> Non
 
 @damage("talk", "is not of this conversation or its user")
 def a_schedule_that_was_asked_for_elsewhere(hands: Hands, world: World) -> None:
-    hands.run("update schedules set place = :at where words = 'how is the cat?'", at=hands.at(2, world.old))
+    hands.run(
+        "update schedules set place = :at where words = 'how is the cat?'",
+        at=hands.at(2, world.old),
+    )
 
 
 @damage("talk", "counts as named here, and is not")
 def a_fact_that_is_not_named(hands: Hands, world: World) -> None:
-    hands.run("insert into mentions (owner, hash, place) values ('ada', 'f_1', :at)", at=hands.at("kept"))
+    hands.run(
+        "insert into mentions (owner, hash, place) values ('ada', 'f_1', :at)",
+        at=hands.at("kept"),
+    )
 
 
 @damage(None, "follows none")
@@ -589,7 +694,11 @@ def a_fact_that_was_learned_from_what_was_erased(hands: Hands, world: World) -> 
 
 @damage(None, "is of a conversation that ada does not have")
 def a_fact_that_was_learned_from_another_user(hands: Hands, world: World) -> None:
-    hands.run("update facts set place = :at where id = :id", at=hands.at(2, world.other), id=world.fact)
+    hands.run(
+        "update facts set place = :at where id = :id",
+        at=hands.at(2, world.other),
+        id=world.fact,
+    )
 
 
 @damage(None, "is of a conversation that ada does not have")
@@ -611,13 +720,17 @@ def test_damage_is_found_where_it_is(
         hurt(inside, world)
     found = verify(world.journal).problems
     conversation = where and getattr(world, where)
-    assert any(each.conversation == conversation and says in each.what for each in found), shown(found)
+    assert any(
+        each.conversation == conversation and says in each.what for each in found
+    ), shown(found)
     if where == "talk" and hurt is not a_reader_that_is_gone:
         assert {each.conversation for each in found} == {conversation}, shown(found)
 
 
 @pytest.mark.parametrize("hurt", [a_byte_of_a_digest, a_byte_of_a_salt])
-def test_damage_of_one_event_is_told_once(world: World, engine_url: str, hurt: Hurt) -> None:
+def test_damage_of_one_event_is_told_once(
+    world: World, engine_url: str, hurt: Hurt
+) -> None:
     """One wrong digest does not make every later one wrong."""
     with hands(world, engine_url) as inside:
         hurt(inside, world)
@@ -636,10 +749,15 @@ def test_there_is_an_end_to_what_is_told(
     assert not report.complete
 
 
-def test_an_index_of_another_version_is_no_damage(world: World, engine_url: str) -> None:
+def test_an_index_of_another_version_is_no_damage(
+    world: World, engine_url: str
+) -> None:
     """It is made anew when the conversation is next written; until then nothing is compared."""
     with hands(world, engine_url) as inside:
-        inside.run("update heads set version = 0, messages = 99 where conversation = :num", num=inside.num())
+        inside.run(
+            "update heads set version = 0, messages = 99 where conversation = :num",
+            num=inside.num(),
+        )
     report = verify(world.journal)
     assert report.ok, shown(report.problems)
     assert report.stale == 1
@@ -684,17 +802,23 @@ def test_a_schema_is_the_sum_of_its_migrations(file: Path) -> None:
 
 def test_the_settings_of_the_file_are_checked(file: Path) -> None:
     """Without incremental vacuum what was erased would stay in free pages."""
-    found = after(file, "pragma journal_mode = delete", "pragma auto_vacuum = none", "vacuum")
+    found = after(
+        file, "pragma journal_mode = delete", "pragma auto_vacuum = none", "vacuum"
+    )
     assert "auto_vacuum 0" in shown(found)
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_a_damaged_page_is_found(file: Path, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_page_is_found(
+    file: Path, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whether the file is checked as a whole or, being large, table by table."""
     if large:
         monkeypatch.setattr(check, "WHOLE_FILE_BYTES_MAX", 0)
     connection = apsw.Connection(str(file))
-    found: Any = connection.execute("select rootpage from sqlite_schema where name = 'mentions_place'")
+    found: Any = connection.execute(
+        "select rootpage from sqlite_schema where name = 'mentions_place'"
+    )
     ((root,),) = found.fetchall()
     connection.close()
     with file.open("r+b") as raw:

@@ -41,7 +41,11 @@ def meanwhile(
     done: list[str] = []
 
     def watched(each: str, /, **params: Any) -> list[Row]:
-        if each == name and not done and talk in {params.get("num"), params.get("high", 0) >> SEQ_BITS}:
+        if (
+            each == name
+            and not done
+            and talk in {params.get("num"), params.get("high", 0) >> SEQ_BITS}
+        ):
             done.append(name)
             act()
         return query(each, **params)
@@ -51,18 +55,28 @@ def meanwhile(
 
 
 def answer(world: World) -> None:
-    world.say("answered", MessageAssistant([Text("yes")], world.seqs["open question"]), run="r_4")
+    world.say(
+        "answered",
+        MessageAssistant([Text("yes")], world.seqs["open question"]),
+        run="r_4",
+    )
     world.say("finished", RunFinished("completed"), run="r_4")
 
 
 def advance(world: World) -> None:
-    lease = world.journal.claim(f"reader:notes:{world.talk}", "test", 60, take_over=True)
+    lease = world.journal.claim(
+        f"reader:notes:{world.talk}", "test", 60, take_over=True
+    )
     assert lease is not None
-    world.journal.advance(NOTES, world.talk, world.journal.head(world.talk).head, was=5, lease=lease)
+    world.journal.advance(
+        NOTES, world.talk, world.journal.head(world.talk).head, was=5, lease=lease
+    )
 
 
 def bury(world: World) -> None:
-    lease = world.journal.claim(f"reader:notes:{world.talk}", "test", 60, take_over=True)
+    lease = world.journal.claim(
+        f"reader:notes:{world.talk}", "test", 60, take_over=True
+    )
     assert lease is not None
     world.journal.bury(NOTES, world.talk, 7, was=5, error="no", lease=lease)
 
@@ -84,7 +98,9 @@ def answer_and_delete(world: World) -> None:
 
 ACTS: dict[str, Callable[[World], object]] = {
     "message": lambda world: world.say("new", words("new", ask=True)),
-    "partial": lambda world: world.say("new", ReplyDelta(world.seqs["open question"], 3, "!")),
+    "partial": lambda world: world.say(
+        "new", ReplyDelta(world.seqs["open question"], 3, "!")
+    ),
     "prune": lambda world: world.journal.prune(world.talk),
     "answer": answer,
     "answer and prune": answer_and_prune,
@@ -95,7 +111,9 @@ ACTS: dict[str, Callable[[World], object]] = {
     "reader": lambda world: world.journal.behind(Reader("new", "turns")),
     "advance": advance,
     "bury": bury,
-    "guest": lambda world: world.say("new", MessageUser([Text("and I?")], author="mallory")),
+    "guest": lambda world: world.say(
+        "new", MessageUser([Text("and I?")], author="mallory")
+    ),
     "remember": lambda world: Facts(world.journal).add(
         "new", conversation=world.talk, seq=world.seqs["kept"]
     ),
@@ -112,7 +130,9 @@ ACTS: dict[str, Callable[[World], object]] = {
     ["last_fact", "prove_head", "prove_facts", "prove_partials", "prove_rows", "prove_stretches", "prove_runs",
      "prove_mentions", "prove_cursors", "prove_authors", "prove_letters"],
 )  # fmt: skip
-def test_what_happens_meanwhile_is_no_damage(name: str, act: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_happens_meanwhile_is_no_damage(
+    name: str, act: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever others do between two reads, nothing healthy is called wrong."""
     with tenax.open("memory:", user="ada") as journal:
         world = build(journal)
@@ -129,7 +149,10 @@ def test_damage_is_found_while_others_write(monkeypatch: pytest.MonkeyPatch) -> 
         with hands(world, "memory:") as inside:
             inside.flip("events", "salt", "place = :at", at=inside.at("kept"))
             inside.run("update runs set outcome = 'completed' where run = 'r_2'")
-            inside.run("update conversations set title = 'Another' where num = :num", num=inside.num())
+            inside.run(
+                "update conversations set title = 'Another' where num = :num",
+                num=inside.num(),
+            )
         query = journal.store.query
 
         def busy(each: str, /, **params: Any) -> list[Row]:
@@ -164,7 +187,9 @@ def test_a_store_is_proved_while_threads_write(engine_url: str) -> None:
                 asked = journal.append(name, [words("?", ask=True)])[0].seq
                 journal.append(name, [RunStarted([asked])], run=f"r_{turn}")
                 journal.append(name, [ReplyDelta(asked, 0, "so")])
-                journal.append(name, [MessageAssistant([Text("so")], asked)], run=f"r_{turn}")
+                journal.append(
+                    name, [MessageAssistant([Text("so")], asked)], run=f"r_{turn}"
+                )
                 journal.append(name, [RunFinished("completed")], run=f"r_{turn}")
                 if turn % 5 == 3:
                     journal.append(name, [ConversationRewound(asked)])

@@ -37,8 +37,15 @@ def snapshots(tmp_path_factory: pytest.TempPathFactory) -> Snapshots:
     folder = tmp_path_factory.mktemp("stores")
     for name in ("store", "else"):
         (folder / name).mkdir()
-    _make(folder / "else" / "tenax.db", folder / "unused", folder / "other", "Other words.")
-    _make(folder / "store" / "tenax.db", folder / "before", folder / "now", "These words.")
+    _make(
+        folder / "else" / "tenax.db",
+        folder / "unused",
+        folder / "other",
+        "Other words.",
+    )
+    _make(
+        folder / "store" / "tenax.db", folder / "before", folder / "now", "These words."
+    )
     return Snapshots(folder / "now", folder / "before", folder / "other")
 
 
@@ -52,7 +59,9 @@ def _make(path: Path, before: Path, now: Path, words: str) -> None:
         journal.store.witness.save()
         snapshot(path, before)
         for n, name in enumerate(names):
-            journal.append(name, [say(f"{words} {n}"), answer(f"Answer to {words} {n}" * 50)])
+            journal.append(
+                name, [say(f"{words} {n}"), answer(f"Answer to {words} {n}" * 50)]
+            )
             turn(journal, name, "r-1")
         journal.store.witness.save()
         snapshot(path, now)
@@ -98,7 +107,9 @@ def check(snapshots: Snapshots, truth: Shown, folder: Path, seed: int) -> str:
     assert "Traceback" not in words, what
     assert code in {0, 1}, f"{what}: {words}"
     if code == 0:
-        assert served == "as it was", f"{what}: {served}, and doctor says it is in order"
+        assert served == "as it was", (
+            f"{what}: {served}, and doctor says it is in order"
+        )
     home.rename(folder / f"done-{seed}")
     return f"{served}, {code}"
 
@@ -116,7 +127,9 @@ def _serve(path: Path, truth: Shown, what: str) -> str:
                     begin(journal)
                 return "incomplete"
             for name, messages in shown.items():
-                assert set(messages) <= set(truth.get(name, [])), f"{what}: {name} shows what nobody wrote"
+                assert set(messages) <= set(truth.get(name, [])), (
+                    f"{what}: {name} shows what nobody wrote"
+                )
             return "as it was" if shown == truth else "other than it was"
     except TenaxError:
         return "refused"
@@ -129,7 +142,9 @@ def _doctor() -> tuple[int, str]:
     return code, words.getvalue()
 
 
-def test_damaged_files_are_named_or_harmless(snapshots: Snapshots, truth: Shown, homes: Path) -> None:
+def test_damaged_files_are_named_or_harmless(
+    snapshots: Snapshots, truth: Shown, homes: Path
+) -> None:
     """The log of another store, cut files, flipped bits, emptied pages, exchanged files."""
     outcomes = [check(snapshots, truth, homes, seed) for seed in range(CASES)]
     assert len(set(outcomes)) > 2, outcomes
@@ -148,12 +163,15 @@ def test_a_file_that_was_cut_short_takes_no_message(tmp_path: Path) -> None:
     path = tmp_path / "tenax.db"
     with tenax.open(f"sqlite:///{path}", user="ada") as journal:
         build(journal)
-    for name in ("tenax.db-wal", "tenax.db-shm"):  # the log still holds what was copied from it
+    # the log still holds what was copied from it
+    for name in ("tenax.db-wal", "tenax.db-shm"):
         path.with_name(name).unlink(missing_ok=True)
     whole = path.read_bytes()
     for length in (len(whole) - 1, len(whole) - 4096, len(whole) // 2, 2 * 4096):
         path.write_bytes(whole[:length])
-        with pytest.raises(StoreError, match=r"was cut short: .* pages are missing|is malformed") as caught:
+        with pytest.raises(
+            StoreError, match=r"was cut short: .* pages are missing|is malformed"
+        ) as caught:
             tenax.open(f"sqlite:///{path}", user="ada")
         assert caught.value.hint
         path.with_name("tenax.db-wal").unlink(missing_ok=True)
@@ -162,7 +180,9 @@ def test_a_file_that_was_cut_short_takes_no_message(tmp_path: Path) -> None:
         begin(journal)
 
 
-def test_the_log_of_another_store_harms_nothing(tmp_path: Path, snapshots: Snapshots) -> None:
+def test_the_log_of_another_store_harms_nothing(
+    tmp_path: Path, snapshots: Snapshots
+) -> None:
     """SQLite takes it for this store's. The file stays as it is, and without that log everything is there again."""
     path = tmp_path / "tenax.db"
     with tenax.open(f"sqlite:///{path}", user="ada") as journal:
@@ -219,13 +239,15 @@ def test_a_store_behind_a_link_is_in_order(tmp_path: Path) -> None:
     link.symlink_to(target)
     with tenax.open(f"sqlite:///{link}") as journal:
         name = begin(journal, say("x" * 400_000))
-        with tenax.open(f"sqlite:///{link}") as another:  # the pages are in the log, not in the file
+        # the pages are in the log, not in the file
+        with tenax.open(f"sqlite:///{link}") as another:
             assert another.missing == []
     assert list(link.parent.iterdir()) == [link]
     for suffix in ("", "-wal", "-shm"):
         Path(f"{target}{suffix}").unlink()
     assert exists(f"sqlite:///{link}")  # its witness is there
-    Path(f"{target}-witness").rename(f"{link}-witness")  # where an earlier version kept it
+    # where an earlier version kept it
+    Path(f"{target}-witness").rename(f"{link}-witness")
     with tenax.open(f"sqlite:///{link}") as journal:
         assert [missing.conversation for missing in journal.missing] == [name]
 
@@ -257,13 +279,17 @@ def test_text_that_is_not_utf_8_is_damage_in_every_column(
             f"(select {column} from {table} where {column} is not null limit 1)"
         )
         damaged.close()
-        with contextlib.suppress(TenaxError), tenax.open(f"sqlite:///{path}", user="ada") as journal:
+        with (
+            contextlib.suppress(TenaxError),
+            tenax.open(f"sqlite:///{path}", user="ada") as journal,
+        ):
             _shown(journal)
         code, words = _doctor()
         assert code in {0, 1}, (table, column, words)
         assert "Traceback" not in words
         named += code
-    assert named > len(columns) // 2  # doctor does not read every column, of leases for example
+    # doctor does not read every column, of leases for example
+    assert named > len(columns) // 2
 
 
 def _text_columns(path: Path) -> list[tuple[str, str]]:
@@ -275,15 +301,21 @@ def _text_columns(path: Path) -> list[tuple[str, str]]:
     columns = [
         (str(table), str(column))
         for (table,) in tables
-        for _, column, kind, *_ in connection.execute(f"pragma table_info({table})").fetchall()
+        for _, column, kind, *_ in connection.execute(
+            f"pragma table_info({table})"
+        ).fetchall()
         if str(kind).lower() == "text"
-        and connection.execute(f"select 1 from {table} where {column} is not null limit 1").fetchall()
+        and connection.execute(
+            f"select 1 from {table} where {column} is not null limit 1"
+        ).fetchall()
     ]
     connection.close()
     return columns
 
 
-def test_a_store_that_is_refused_keeps_its_files_as_they_are(tmp_path: Path, snapshots: Snapshots) -> None:
+def test_a_store_that_is_refused_keeps_its_files_as_they_are(
+    tmp_path: Path, snapshots: Snapshots
+) -> None:
     """The log is not copied into a file that was cut short: what can be rescued stays in both."""
     for name in FILES:
         shutil.copy(snapshots.now / name, tmp_path)

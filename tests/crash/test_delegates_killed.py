@@ -35,7 +35,11 @@ PHASES = [
     ("parent", "tool.finished"),
     ("parent", "run.finished"),
 ]
-WAITED = [("child", "tool.started"), ("child", "tool.finished"), ("child", "run.finished")]
+WAITED = [
+    ("child", "tool.started"),
+    ("child", "tool.finished"),
+    ("child", "run.finished"),
+]
 IN_FLIGHT = {"model.requested", "reply.delta"}
 HANDED = ("parent", "tool.handed")
 """The sub-agent is at work when this is stored: it may have asked its model already."""
@@ -46,16 +50,29 @@ CUT = Reply(words="I look first", hang=True)
 
 
 def cast(pause: float = 0.0, look: Reply = LOOK) -> Cast:
-    return Cast([hand_on("find it"), "all done"], {"find": [look, Reply(words="found it", pause=pause)]})
+    return Cast(
+        [hand_on("find it"), "all done"],
+        {"find": [look, Reply(words="found it", pause=pause)]},
+    )
 
 
-def answer(teller: Teller, url: str, home: str, conversation: str, at: str, kind: str, pause: float) -> None:
+def answer(
+    teller: Teller,
+    url: str,
+    home: str,
+    conversation: str,
+    at: str,
+    kind: str,
+    pause: float,
+) -> None:
     """Ask; die when the first event of a kind was stored in the parent or in the child."""
 
     async def work() -> None:
         config = config_of(url, Path(home))
         model = cast(pause, CUT if kind == "reply.delta" else LOOK)
-        async with Runtime(config, models=[model], limits=QUICK, serves=False) as runtime:
+        async with Runtime(
+            config, models=[model], limits=QUICK, serves=False
+        ) as runtime:
             # Not before: at its start it ends the runs of those who died already, which are not its own.
             _die_after(kind, 1, lambda name: (name == conversation) == (at == "parent"))
             await runtime.submit(conversation, "go")
@@ -69,8 +86,12 @@ def go_on(teller: Teller, url: str, home: str, *conversations: str) -> None:
     """Serve what is there, until all is answered."""
 
     async def work() -> None:
-        async with Runtime(config_of(url, Path(home)), models=[cast()], limits=QUICK) as runtime:
-            await asyncio.gather(*(all_answered(runtime, each) for each in conversations))
+        async with Runtime(
+            config_of(url, Path(home)), models=[cast()], limits=QUICK
+        ) as runtime:
+            await asyncio.gather(
+                *(all_answered(runtime, each) for each in conversations)
+            )
 
     asyncio.run(work())
     teller.tell("done")
@@ -86,7 +107,9 @@ def asked_and_answered(
     for name in (conversation, child):
         events = journal.read(name, limit=10_000)
         found.update(
-            each.kind for each in events if each.kind in {ModelRequested.kind, MessageAssistant.kind}
+            each.kind
+            for each in events
+            if each.kind in {ModelRequested.kind, MessageAssistant.kind}
         )
         rows = [
             row
@@ -100,13 +123,18 @@ def asked_and_answered(
 def in_flight(journal: Journal, conversation: str) -> int:
     """How many requests of the family have no answer."""
     names = (conversation, *journal.delegated(conversation))
-    found = Counter(each.kind for name in names for each in journal.read(name, limit=10_000))
+    found = Counter(
+        each.kind for name in names for each in journal.read(name, limit=10_000)
+    )
     return found[ModelRequested.kind] - found[MessageAssistant.kind]
 
 
 def is_handed(journal: Journal, conversation: str) -> bool:
     """Whether its run waits for the sub-agent; a quick one may have begun before that was stored."""
-    return any(each.kind == ToolHanded.kind for each in journal.read(conversation, limit=10_000))
+    return any(
+        each.kind == ToolHanded.kind
+        for each in journal.read(conversation, limit=10_000)
+    )
 
 
 def test_a_kill_at_any_instant_of_parent_and_child_leaves_both_to_go_on(
@@ -118,16 +146,26 @@ def test_a_kill_at_any_instant_of_parent_and_child_leaves_both_to_go_on(
     whole = new_conversation(store_url)
     assert Child(answer, store_url, str(tmp_path), whole, "", "", 0.0).finish() == 0
     kills: Counter[tuple[str, str]] = Counter()
-    for some in (phases[::2], phases[1::2]):  # in company: what one leaves is looked at by the others
+    # in company: what one leaves is looked at by the others
+    for some in (phases[::2], phases[1::2]):
         victims = {
-            phase: Child(answer, store_url, str(tmp_path), names[phase], *phase, 0.0) for phase in some
+            phase: Child(answer, store_url, str(tmp_path), names[phase], *phase, 0.0)
+            for phase in some
         }
-        kills.update(phase for phase, victim in victims.items() if victim.finish() == -9)
+        kills.update(
+            phase for phase, victim in victims.items() if victim.finish() == -9
+        )
     assert kills == dict.fromkeys(phases, 1), "a phase had no kill"
     with tenax.open(store_url, user=LOCAL_USER) as journal:
         cut = {phase: in_flight(journal, name) for phase, name in names.items()}
-        waited = {phase for phase in WAITED if phase in names and is_handed(journal, names[phase])}
-    assert all(cut[phase] == (phase[1] in IN_FLIGHT) for phase in phases if phase != HANDED), cut
+        waited = {
+            phase
+            for phase in WAITED
+            if phase in names and is_handed(journal, names[phase])
+        }
+    assert all(
+        cut[phase] == (phase[1] in IN_FLIGHT) for phase in phases if phase != HANDED
+    ), cut
     next_start = Child(go_on, store_url, str(tmp_path), *names.values())
     assert (next_start.finish(), next_start.lines) == (0, [["done"]])
     with tenax.open(store_url, user=LOCAL_USER) as journal:
@@ -139,10 +177,15 @@ def test_a_kill_at_any_instant_of_parent_and_child_leaves_both_to_go_on(
             found, shown = asked_and_answered(journal, name)
             assert shown == expected, (at, kind)
             requests = 4 + cut[at, kind]
-            assert (found["message.assistant"], found["model.requested"]) == (4, requests), (at, kind)
+            assert (found["message.assistant"], found["model.requested"]) == (
+                4,
+                requests,
+            ), (at, kind)
             if (at, kind) in waited:
                 ends = [
-                    each.event for each in journal.read(name, limit=10_000) if each.kind == RunFinished.kind
+                    each.event
+                    for each in journal.read(name, limit=10_000)
+                    if each.kind == RunFinished.kind
                 ]
                 assert ends == [RunFinished("completed")], (
                     "a run that waits for its sub-agent is not interrupted"
@@ -154,14 +197,20 @@ async def test_a_server_wakes_the_parent_of_a_sub_agent_that_ended_in_a_process_
 ) -> None:
     """The other process was killed before it could say so; the server was there all along, and looks again."""
     name = new_conversation(store_url)
-    async with Runtime(config_of(store_url, tmp_path), models=[cast()], limits=QUICK) as runtime:
-        other = Child(answer, store_url, str(tmp_path), name, "child", "run.finished", 0.3)
+    async with Runtime(
+        config_of(store_url, tmp_path), models=[cast()], limits=QUICK
+    ) as runtime:
+        other = Child(
+            answer, store_url, str(tmp_path), name, "child", "run.finished", 0.3
+        )
         assert await asyncio.to_thread(other.finish) == -9
         answered = asyncio.ensure_future(all_answered(runtime, name))
         while not answered.done():
             await runtime._look_after()
             await asyncio.wait({answered}, timeout=0.1)
         await answered
-        found, shown = await asyncio.to_thread(asked_and_answered, runtime.journal.journal, name)
+        found, shown = await asyncio.to_thread(
+            asked_and_answered, runtime.journal.journal, name
+        )
     assert (found["model.requested"], found["message.assistant"]) == (4, 4)
     assert ("tool", "done", "found it") in shown[0]

@@ -41,7 +41,9 @@ def persist(journal: Journal, name: str, events: Sequence[Event]) -> int:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_every_body_is_stored_once_however_often_a_flush_fails(tmp_path: Path, seed: int) -> None:
+def test_every_body_is_stored_once_however_often_a_flush_fails(
+    tmp_path: Path, seed: int
+) -> None:
     """A hundred flushes fail at random; callers try again; each body is there once, where it was told."""
     chance = random.Random(seed)
     path = tmp_path / "tenax.db"
@@ -64,17 +66,31 @@ def test_every_body_is_stored_once_however_often_a_flush_fails(tmp_path: Path, s
         with ThreadPoolExecutor(CALLERS) as pool:
             callers = [pool.submit(call, caller) for caller in range(CALLERS)]
             try:
-                while failures < FAILURES and not any(caller.done() for caller in callers):
+                while failures < FAILURES and not any(
+                    caller.done() for caller in callers
+                ):
                     times = chance.choice([1, 1, 1, 2, 5, 40])
-                    disk.fail("sync", chance.choice(list(Fault)), nth=chance.randint(1, 12), times=times)
-                    while disk.fired < min(times, 5) and not any(caller.done() for caller in callers):
+                    disk.fail(
+                        "sync",
+                        chance.choice(list(Fault)),
+                        nth=chance.randint(1, 12),
+                        times=times,
+                    )
+                    while disk.fired < min(times, 5) and not any(
+                        caller.done() for caller in callers
+                    ):
                         done.wait(0.001)
                     failures += disk.fired
                     disk.heal()
                     if chance.random() < 0.2:
                         acknowledged = list(told)
-                        left = raw.stored(disk.after_power_loss(path, tmp_path / "lost"))
-                        assert all(left[name].get(seq) == text for name, seq, text in acknowledged)
+                        left = raw.stored(
+                            disk.after_power_loss(path, tmp_path / "lost")
+                        )
+                        assert all(
+                            left[name].get(seq) == text
+                            for name, seq, text in acknowledged
+                        )
             finally:
                 disk.heal()
                 done.set()
@@ -82,7 +98,9 @@ def test_every_body_is_stored_once_however_often_a_flush_fails(tmp_path: Path, s
                 caller.result()
         for name in names:
             expected = {seq: text for each, seq, text in told if each == name}
-            assert raw.stored(disk.after_kill(path, tmp_path / "killed"))[name] == expected
+            assert (
+                raw.stored(disk.after_kill(path, tmp_path / "killed"))[name] == expected
+            )
             assert said(journal, name) == [expected[seq] for seq in sorted(expected)]
         assert verify(journal).problems == []
         journal.close()
@@ -118,13 +136,17 @@ def copy_back(connection: apsw.Connection) -> None:
     while True:
         try:
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        except apsw.BusyError:  # the store's own thread: after a failed scrub it tries by itself
+        except (
+            apsw.BusyError
+        ):  # the store's own thread: after a failed scrub it tries by itself
             assert time.monotonic() < deadline
         else:
             return
 
 
-def test_what_was_copied_back_in_parts_survives_a_flush_that_fails_later(tmp_path: Path) -> None:
+def test_what_was_copied_back_in_parts_survives_a_flush_that_fails_later(
+    tmp_path: Path,
+) -> None:
     """A reader lets the log be copied back only in part, without a flush; the flush of the rest then fails."""
     path = tmp_path / "tenax.db"
     with FaultVfs(remembers=True) as disk:
@@ -145,6 +167,20 @@ def test_what_was_copied_back_in_parts_survives_a_flush_that_fails_later(tmp_pat
         copier.close()
         journal.append(name, [say("after")])
         said_before = ["before", "while it reads", "after"]
-        assert list(raw.stored(disk.after_power_loss(path, tmp_path / "lost"))[name].values()) == said_before
+        assert (
+            list(
+                raw.stored(disk.after_power_loss(path, tmp_path / "lost"))[
+                    name
+                ].values()
+            )
+            == said_before
+        )
         journal.close()
-        assert list(raw.stored(disk.after_power_loss(path, tmp_path / "shut"))[name].values()) == said_before
+        assert (
+            list(
+                raw.stored(disk.after_power_loss(path, tmp_path / "shut"))[
+                    name
+                ].values()
+            )
+            == said_before
+        )

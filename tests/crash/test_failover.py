@@ -24,7 +24,9 @@ APPENDS = 40
 SECONDS = 60.0
 
 
-def both(primary: PostgresServer, standby: Standby, database: str, rest: str = "") -> str:
+def both(
+    primary: PostgresServer, standby: Standby, database: str, rest: str = ""
+) -> str:
     """An address that names the standby first, so that every connection has to choose."""
     hosts = f"127.0.0.1:{standby.port},127.0.0.1:{primary.port}"
     return f"postgresql://postgres@{hosts}/{database}{rest}"
@@ -80,7 +82,9 @@ def test_a_standby_alone_is_refused_and_a_choice_in_the_address_is_kept() -> Non
     with PostgresServer({"fsync": "off"}) as primary:
         database = primary.create_database().rpartition("/")[2]
         with Standby(primary) as standby:
-            address = both(primary, standby, database, "?target_session_attrs=read-write")
+            address = both(
+                primary, standby, database, "?target_session_attrs=read-write"
+            )
             with tenax.open(address) as journal:
                 name = begin(journal, say("one"))
                 assert said(journal, name) == ["one"]

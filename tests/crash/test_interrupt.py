@@ -18,7 +18,9 @@ POINTS = ["begin", "load", "write", "commit", "committed"]
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_an_interrupted_append_is_stored_once_and_the_others_with_it(store_url: str, point: str) -> None:
+def test_an_interrupted_append_is_stored_once_and_the_others_with_it(
+    store_url: str, point: str
+) -> None:
     """The leader of a group is interrupted: its own append and those of the others are stored, each once."""
     with FaultyJournal(tenax.open(store_url)) as journal:
         name = begin(journal)
@@ -36,20 +38,25 @@ def test_an_interrupted_append_is_stored_once_and_the_others_with_it(store_url: 
 
         threads = [threading.Thread(target=lead)]
         threads += [
-            threading.Thread(target=lambda n=n: journal.append(name, [say(f"{n}")])) for n in range(3)
+            threading.Thread(target=lambda n=n: journal.append(name, [say(f"{n}")]))
+            for n in range(3)
         ]
         for n, thread in enumerate(threads, start=1):
             thread.start()
             while len(journal.store.queue._waiting) < n:
                 time.sleep(0.0005)
-        journal.faults.fail(f"store:{point}", KeyboardInterrupt(), nth=1 if point == "begin" else 2)
+        journal.faults.fail(
+            f"store:{point}", KeyboardInterrupt(), nth=1 if point == "begin" else 2
+        )
         hold.release()
         for thread in (first, *threads):
             thread.join(30)
             assert not thread.is_alive()
         assert interrupted == [True]
         journal.append(name, [say("after")])
-        assert sorted(said(journal, name)) == sorted(["first", "interrupted", "0", "1", "2", "after"])
+        assert sorted(said(journal, name)) == sorted(
+            ["first", "interrupted", "0", "1", "2", "after"]
+        )
         assert verify(journal).problems == []
 
 
@@ -73,7 +80,9 @@ def test_who_is_interrupted_while_handing_on_leaves_nobody_waiting(
     threads = [threading.Thread(target=first)]
     threads[0].start()
     hold.wait_until_reached()
-    threads += [threading.Thread(target=journal.append, args=(name, [say("next")]), daemon=True)]
+    threads += [
+        threading.Thread(target=journal.append, args=(name, [say("next")]), daemon=True)
+    ]
     threads[1].start()
     while not journal.store.queue._waiting:
         time.sleep(0.0005)
@@ -87,7 +96,9 @@ def test_who_is_interrupted_while_handing_on_leaves_nobody_waiting(
     journal.close()
 
 
-def test_a_lone_append_that_is_interrupted_leaves_the_journal_usable(store_url: str) -> None:
+def test_a_lone_append_that_is_interrupted_leaves_the_journal_usable(
+    store_url: str,
+) -> None:
     """Nobody else was there to go on with it: it is stored all the same, or found not to be, and the next one works."""
     with FaultyJournal(tenax.open(store_url)) as journal:
         name = begin(journal)

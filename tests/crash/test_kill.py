@@ -44,7 +44,9 @@ KILLS_AT_RANDOM = 72
 KILLS_WHILE_OPENING = 30
 
 
-def write(teller: Teller, path: str, shared: str, me: str, step: str | None, nth: int) -> None:
+def write(
+    teller: Teller, path: str, shared: str, me: str, step: str | None, nth: int
+) -> None:
     """Append in several threads for ever, or until the step that is the end."""
     sqlite.CHECKPOINT_PAGES = 40  # so that the log is copied back all the time
     with FaultVfs() as disk:
@@ -59,12 +61,16 @@ def write(teller: Teller, path: str, shared: str, me: str, step: str | None, nth
         elif step is not None:
             file, what = step.split(" ")
             disk.kill(
-                "write" if what == "write" else "sync", nth=nth, file="wal" if file == "log" else "main"
+                "write" if what == "write" else "sync",
+                nth=nth,
+                file="wal" if file == "log" else "main",
             )
         teller.tell("ready")
         threads = [
             threading.Thread(
-                target=chatter, args=(teller, journal, own if n % 2 else shared, f"{me}.{n}"), daemon=True
+                target=chatter,
+                args=(teller, journal, own if n % 2 else shared, f"{me}.{n}"),
+                daemon=True,
             )
             for n in range(THREADS)
         ]
@@ -97,11 +103,14 @@ def rotate(journal: Journal, name: str, child: str) -> None:
     head = journal.head(name)
     if head.stretch is not None:
         summary = ContextSummarised([Text("summary")], head.facts)
-        moved = ContextCompacted(head.stretch, f"s-{child}", head.head + 1, head.facts, head.head)
+        moved = ContextCompacted(
+            head.stretch, f"s-{child}", head.head + 1, head.facts, head.head
+        )
         try:
             journal.append(name, [summary, moved])
         except Refused:
-            return  # somebody else was faster, or the summary is no longer where it was thought to be
+            # somebody else was faster, or the summary is no longer where it was thought to be
+            return
 
 
 class Ledger:
@@ -115,12 +124,16 @@ class Ledger:
     def bury(self, step: str, child: Child) -> None:
         """Take in what a dead child has told."""
         code = child.finish()
-        assert code == -9, f"a writer ended with {code} instead of being killed at {step}"
+        assert code == -9, (
+            f"a writer ended with {code} instead of being killed at {step}"
+        )
         self.kills[step] += 1
         for line in child.lines:
             if line[0] == "stored":
                 name, seq, text = line[1], int(line[2]), line[3]
-                assert seq not in self.acknowledged[name], f"seq {seq} of {name} was given twice"
+                assert seq not in self.acknowledged[name], (
+                    f"seq {seq} of {name} was given twice"
+                )
                 self.acknowledged[name][seq] = text
 
     def check(self) -> None:
@@ -148,15 +161,24 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 @pytest.mark.parametrize("half", [0, 1])
-def test_a_writer_killed_at_any_step_of_a_commit_loses_nothing(ledger: Ledger, half: int) -> None:
+def test_a_writer_killed_at_any_step_of_a_commit_loses_nothing(
+    ledger: Ledger, half: int
+) -> None:
     """Killed before, in and after every step of a commit and of copying the log back, several at a time."""
     chance = random.Random(half)
     plans = [step for step in STEPS[half::2] for _ in range(KILLS_AT_A_STEP)]
     chance.shuffle(plans)
-    for number, batch in enumerate(plans[n : n + TOGETHER] for n in range(0, len(plans), TOGETHER)):
+    for number, batch in enumerate(
+        plans[n : n + TOGETHER] for n in range(0, len(plans), TOGETHER)
+    ):
         children = {
             Child(
-                write, str(ledger.path), "c-shared", f"{half}.{number}.{n}", step, chance.randint(1, 25)
+                write,
+                str(ledger.path),
+                "c-shared",
+                f"{half}.{number}.{n}",
+                step,
+                chance.randint(1, 25),
             ): step
             for n, step in enumerate(batch)
         }
@@ -169,7 +191,9 @@ def test_a_writer_killed_at_any_step_of_a_commit_loses_nothing(ledger: Ledger, h
 
 
 @pytest.mark.parametrize("half", [0, 1])
-def test_writers_killed_at_random_instants_lose_nothing(ledger: Ledger, half: int) -> None:
+def test_writers_killed_at_random_instants_lose_nothing(
+    ledger: Ledger, half: int
+) -> None:
     """Killed from outside after a random number of appends and a random moment more."""
     chance = random.Random(100 + half)
     for number in range(KILLS_AT_RANDOM // 2 // TOGETHER):
@@ -198,7 +222,9 @@ def open_new(teller: Teller, path: str, what: str, nth: int) -> None:
         teller.tell("stored")
 
 
-def test_a_process_killed_while_it_makes_the_store_leaves_one_that_opens(tmp_path: Path) -> None:
+def test_a_process_killed_while_it_makes_the_store_leaves_one_that_opens(
+    tmp_path: Path,
+) -> None:
     """Killed at every statement, write and flush of the making: the next process finds a store, or makes it."""
     kills: Counter[str] = Counter()
     chance = random.Random(7)

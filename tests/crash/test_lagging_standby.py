@@ -72,7 +72,9 @@ def test_a_standby_that_lagged_behind_is_noticed(
                 journal.append(name, [say("new")])
             with pytest.raises(StoreIncomplete):
                 journal.append(name, [say("new")])
-            assert {each.conversation: (each.have, each.upto) for each in journal.missing} == {
+            assert {
+                each.conversation: (each.have, each.upto) for each in journal.missing
+            } == {
                 name: (2, 4),
                 gone: (0, 2),
             }
@@ -95,8 +97,12 @@ def test_a_standby_that_lagged_behind_is_noticed(
             assert journal.incarnation == incarnation
 
 
-def test_a_server_that_only_restarts_lacks_nothing(primary: PostgresServer, tmp_path: Path) -> None:
-    with tenax.open(primary.url(), witness=tmp_path / "witness", patience=60) as journal:
+def test_a_server_that_only_restarts_lacks_nothing(
+    primary: PostgresServer, tmp_path: Path
+) -> None:
+    with tenax.open(
+        primary.url(), witness=tmp_path / "witness", patience=60
+    ) as journal:
         name = begin(journal, say("first"))
         primary.stop("immediate")
         primary.start()

@@ -59,7 +59,9 @@ def hammer(teller: Teller, path: str, me: int) -> None:
                 waits.append(time.monotonic() - started)
                 teller.tell("stored", name, stored.seq, f"{me}.{thread}.{n}")
 
-        threads = [threading.Thread(target=work, args=(thread,)) for thread in range(THREADS)]
+        threads = [
+            threading.Thread(target=work, args=(thread,)) for thread in range(THREADS)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -79,7 +81,9 @@ def test_eight_processes_with_threads_share_one_file_fairly(tmp_path: Path) -> N
         journal.append("c-start", [say("go")])
         assert finish_all(children) == [0] * PROCESSES
         done = [child.lines[-1] for child in children]
-        assert [line[4:] for line in done] == [[]] * PROCESSES, "an error reached a caller"
+        assert [line[4:] for line in done] == [[]] * PROCESSES, (
+            "an error reached a caller"
+        )
         appends = [int(line[1]) for line in done]
         longest, median = (
             max(float(line[2]) for line in done),
@@ -95,7 +99,9 @@ def test_eight_processes_with_threads_share_one_file_fairly(tmp_path: Path) -> N
         assert ratio < UNFAIR, stated
         assert verify(journal).problems == []
     stored = raw.stored(path)
-    told = [line[1:] for child in children for line in child.lines if line[0] == "stored"]
+    told = [
+        line[1:] for child in children for line in child.lines if line[0] == "stored"
+    ]
     assert all(stored[name][int(seq)] == text for name, seq, text in told)
     assert sum(len(each) for each in stored.values()) == len(told) + 1
 
@@ -188,7 +194,9 @@ def test_two_processes_with_one_reader_do_each_thing_once(store_url: str) -> Non
                 if line[0] == "did":
                     done[line[1]].append(int(line[2]))
         for name in NAMES:
-            facts = [each.seq for each in journal.read(name, limit=10_000) if each.digest]
+            facts = [
+                each.seq for each in journal.read(name, limit=10_000) if each.digest
+            ]
             assert sorted(done[name]) == facts
         assert all(map(has_done, readers))
         assert verify(journal).problems == []
@@ -213,7 +221,10 @@ def test_a_tail_sees_what_other_processes_write_in_order(store_url: str) -> None
         assert finish_all(writers) == [0, 0]
         heads = {name: journal.head(name).head for name in NAMES}
         deadline = time.monotonic() + 20
-        while any(len(seen[name]) < heads[name] for name in NAMES) and time.monotonic() < deadline:
+        while (
+            any(len(seen[name]) < heads[name] for name in NAMES)
+            and time.monotonic() < deadline
+        ):
             stop.wait(0.01)
         stop.set()
         for thread in tails:
@@ -232,12 +243,16 @@ def run_turns(teller: Teller, url: str, me: int) -> None:
                 continue
             run = f"r-{me}-{n}"
             journal.append(name, [say("q"), RunStarted()], run=run, lease=lease)
-            journal.append(name, [answer("a"), RunFinished("completed")], run=run, lease=lease)
+            journal.append(
+                name, [answer("a"), RunFinished("completed")], run=run, lease=lease
+            )
             teller.tell("ran", name, run)
             journal.release(lease)
 
 
-def test_processes_that_take_turns_by_lease_never_run_two_at_once(store_url: str) -> None:
+def test_processes_that_take_turns_by_lease_never_run_two_at_once(
+    store_url: str,
+) -> None:
     """Four processes claim, run and release: no conflict reaches them, and readers of turns are owed each one."""
     with tenax.open(store_url) as journal:
         for name in NAMES:
@@ -245,10 +260,14 @@ def test_processes_that_take_turns_by_lease_never_run_two_at_once(store_url: str
         assert journal.behind(TURNS) == []
         children = [Child(run_turns, store_url, me) for me in range(4)]
         assert finish_all(children) == [0] * 4
-        ran = Counter(line[1] for child in children for line in child.lines if line[0] == "ran")
+        ran = Counter(
+            line[1] for child in children for line in child.lines if line[0] == "ran"
+        )
         for each in journal.behind(TURNS):
             finished = [
-                one.seq for one in journal.read(each.conversation, limit=1000) if one.kind == "run.finished"
+                one.seq
+                for one in journal.read(each.conversation, limit=1000)
+                if one.kind == "run.finished"
             ]
             assert (len(finished), each.to) == (ran[each.conversation], finished[-1])
         assert verify(journal).problems == []

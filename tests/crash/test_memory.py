@@ -49,11 +49,15 @@ def check(journal: Journal, name: str, lines: list[list[Any]]) -> int:
     for end, due in zip(without_repeats(ends), dues, strict=True):
         last = max(seq for seq in turns if seq <= due.upto)
         told = [line[2] for line in mine[: [line[2] for line in mine].index(end)]]
-        assert f"{name}:{last}" in told, "the end of a stretch came before its last turn"
+        assert f"{name}:{last}" in told, (
+            "the end of a stretch came before its last turn"
+        )
     return len(keys) + len(ends) - len(turns) - len(dues)
 
 
-def test_turns_and_ends_survive_kills_in_every_phase(store_url: str, tmp_path: Path) -> None:
+def test_turns_and_ends_survive_kills_in_every_phase(
+    store_url: str, tmp_path: Path
+) -> None:
     """With turns queued, in the middle of a turn and of an end, and between them; at most what was in flight comes twice."""
     file, chance, kills = tmp_path / "ledger", random.Random(5), Counter[str]()
     assert (
@@ -65,7 +69,9 @@ def test_turns_and_ends_survive_kills_in_every_phase(store_url: str, tmp_path: P
             for nth in (1, 2):
                 victim = Child(remember, store_url, str(file), names, 2, point, nth)
                 assert victim.finish() == -9, victim.lines[-3:]
-                assert victim.lines.count(point.split()) == nth, "the kill was to come in another phase"
+                assert victim.lines.count(point.split()) == nth, (
+                    "the kill was to come in another phase"
+                )
                 kills[phase] += 1
         for _ in range(KILLS_AT_RANDOM):
             names.append(begin(journal))
@@ -78,5 +84,8 @@ def test_turns_and_ends_survive_kills_in_every_phase(store_url: str, tmp_path: P
         assert all(kills[phase] for phase in (*PHASES.values(), "at random")), kills
         lines = kept(file)
         again = sum(check(journal, name, lines) for name in names)
-        assert again <= kills.total() - kills["turns queued"] - kills["between turn and commit"], kills
+        assert (
+            again
+            <= kills.total() - kills["turns queued"] - kills["between turn and commit"]
+        ), kills
         assert [str(each) for each in verify(journal).problems] == []

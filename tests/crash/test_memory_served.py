@@ -55,7 +55,10 @@ class Halting(Diary):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        kept = {"assistant_content, key)\n": "synced", 'if each["role"] == "user"])\n': "ended"}
+        kept = {
+            "assistant_content, key)\n": "synced",
+            'if each["role"] == "user"])\n': "ended",
+        }
         source = SOURCE
         for line, point in kept.items():
             assert source.count(line) == 1
@@ -82,7 +85,10 @@ def talk(page: Page, name: str, words: str, nth: int) -> None:
     with page.stream(f"-~{name}:") as stream:
         stream.read_until(
             name,
-            lambda rows: is_done(rows) and sum(each["kind"] == "assistant" for each in rows.values()) == nth,
+            lambda rows: (
+                is_done(rows)
+                and sum(each["kind"] == "assistant" for each in rows.values()) == nth
+            ),
         )
 
 
@@ -90,7 +96,9 @@ def without_repeats(found: list[str]) -> list[str]:
     return [each for each, _ in groupby(found)]
 
 
-def test_a_killed_server_gives_every_turn_and_every_end(store_url: str, tmp_path: Path) -> None:
+def test_a_killed_server_gives_every_turn_and_every_end(
+    store_url: str, tmp_path: Path
+) -> None:
     """`kill -9` with turns queued, a turn or an end in flight, and before the boundary; only what was in flight comes twice."""
     set_up(tmp_path, [Reply(ANSWER)])
     diary, kills = Halting(config_of(store_url, tmp_path)), Counter[str]()
@@ -115,7 +123,9 @@ def test_a_killed_server_gives_every_turn_and_every_end(store_url: str, tmp_path
                 # It has them, and the store knows.
                 while page.get("/memory/status")["providers"][0]["behind"]:
                     time.sleep(0.02)
-            assert len(diary.calls("sync")) - before == {"sync": 0}.get(point, turns), phase
+            assert len(diary.calls("sync")) - before == {"sync": 0}.get(point, turns), (
+                phase
+            )
             assert len(diary.calls("end")) - ends == (point == "ended"), phase
             diary.halt()
             served.kill_server()
@@ -129,8 +139,14 @@ def test_a_killed_server_gives_every_turn_and_every_end(store_url: str, tmp_path
     for name, phase in zip(names, PHASES.values(), strict=True):
         events = journal_of(store_url, name)
         finished = [each.seq for each in events if each.kind == "run.finished"]
-        words = [text_of(each.event.parts) for each in events if isinstance(each.event, MessageUser)]
-        keys = [each[4] for each in diary.calls("sync") if each[4].startswith(f"{name}:")]
+        words = [
+            text_of(each.event.parts)
+            for each in events
+            if isinstance(each.event, MessageUser)
+        ]
+        keys = [
+            each[4] for each in diary.calls("sync") if each[4].startswith(f"{name}:")
+        ]
         assert without_repeats(keys) == [f"{name}:{seq}" for seq in finished], phase
         assert sum(isinstance(each.event, MemoryDue) for each in events) == 1, phase
         told = [each[1] for each in diary.calls("end") if each[1] == words]

@@ -14,7 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tenax.errors import NoSuchConversation, OutcomeUnknown, StoreError, StoreUnavailable
+from tenax.errors import (
+    NoSuchConversation,
+    OutcomeUnknown,
+    StoreError,
+    StoreUnavailable,
+)
 from tenax.journal import Journal
 from tenax.journal.check import verify
 from tenax.journal.facts import Facts
@@ -37,7 +42,9 @@ def disk() -> Iterator[FaultVfs]:
         yield disk
 
 
-def alone(journal: Journal, name: str, tag: str, arm: Callable[[], None]) -> dict[str, Outcome]:
+def alone(
+    journal: Journal, name: str, tag: str, arm: Callable[[], None]
+) -> dict[str, Outcome]:
     """One append, one caller."""
     arm()
     return {tag: outcome(journal, name, tag)}
@@ -51,14 +58,17 @@ def outcome(journal: Journal, name: str, text: str) -> Outcome:
         return error
 
 
-def together(journal: Journal, name: str, tag: str, arm: Callable[[], None]) -> dict[str, Outcome]:
+def together(
+    journal: Journal, name: str, tag: str, arm: Callable[[], None]
+) -> dict[str, Outcome]:
     """Five appends of five callers in one group: they queue up behind a first one that is held."""
     faulty = FaultyJournal(journal)
     hold = faulty.faults.hold("store:begin")
     told: dict[str, Outcome] = {}
 
     def lead() -> None:
-        with pytest.raises((NoSuchConversation, StoreUnavailable, OutcomeUnknown)):  # it only keeps the queue
+        # it only keeps the queue
+        with pytest.raises((NoSuchConversation, StoreUnavailable, OutcomeUnknown)):
             journal.append("c-none", [say("x")])
 
     def follow(text: str) -> None:
@@ -67,7 +77,9 @@ def together(journal: Journal, name: str, tag: str, arm: Callable[[], None]) -> 
     first = threading.Thread(target=lead)
     first.start()
     hold.wait_until_reached()
-    callers = [threading.Thread(target=follow, args=(f"{tag}.{n}",)) for n in range(CALLERS)]
+    callers = [
+        threading.Thread(target=follow, args=(f"{tag}.{n}",)) for n in range(CALLERS)
+    ]
     for caller in callers:
         caller.start()
     while len(journal.store.queue._waiting) < CALLERS:
@@ -81,7 +93,9 @@ def together(journal: Journal, name: str, tag: str, arm: Callable[[], None]) -> 
     return told
 
 
-def witnessed(journal: Journal, name: str, tag: str, arm: Callable[[], None]) -> dict[str, Outcome]:
+def witnessed(
+    journal: Journal, name: str, tag: str, arm: Callable[[], None]
+) -> dict[str, Outcome]:
     """One append while another connection has the file open: then no reopening reads the log from its beginning."""
     with journal.store.reading() as tx:
         tx.run("store")
@@ -108,7 +122,10 @@ def test_nobody_is_lied_to_when_the_nth_step_fails(
     fired = 0
     for nth in range(1, N_MAX):
         told = operation(
-            journal, name, f"{nth}", lambda nth=nth: disk.fail(what, fault, nth=nth, times=times)
+            journal,
+            name,
+            f"{nth}",
+            lambda nth=nth: disk.fail(what, fault, nth=nth, times=times),
         )
         killed = raw.stored(disk.after_kill(path, tmp_path / "killed"))[name]
         lost = raw.stored(disk.after_power_loss(path, tmp_path / "lost"))[name]
@@ -123,7 +140,9 @@ def test_nobody_is_lied_to_when_the_nth_step_fails(
                     "an acknowledged message is not there"
                 )
             elif isinstance(answer, StoreUnavailable):
-                assert text not in [*killed.values(), *lost.values()], f"denied, but stored: {answer}"
+                assert text not in [*killed.values(), *lost.values()], (
+                    f"denied, but stored: {answer}"
+                )
             else:
                 (again,) = journal.append(name, [say(text)], append_id=answer.append_id)
                 expected[again.seq] = text
@@ -160,7 +179,9 @@ def test_what_is_remembered_is_changed_once_when_the_nth_step_fails(
         assert (stored.version, stored.text) == (nth + 1, f"{nth}")
         journal.close()
         journal = disk.open(path, clock=SimClock(), patience=PATIENCE)
-        assert [each.text for each in Facts(journal).versions(fact)] == [f"{n}" for n in range(nth + 1)]
+        assert [each.text for each in Facts(journal).versions(fact)] == [
+            f"{n}" for n in range(nth + 1)
+        ]
         if finished:
             break
     else:

@@ -63,10 +63,17 @@ def test_nobody_else_can_read_a_store(tmp_path: Path) -> None:
             begin(journal, say("for my eyes"))
             assert journal.instance
             assert journal.search("eyes").hits
-            modes = {each.name: each.stat().st_mode & 0o077 for each in tmp_path.iterdir()}
+            modes = {
+                each.name: each.stat().st_mode & 0o077 for each in tmp_path.iterdir()
+            }
     finally:
         os.umask(before)
-    assert {"tenax.db", "tenax.db-wal", "tenax.db-lock", "tenax.db-instances"} <= modes.keys()
+    assert {
+        "tenax.db",
+        "tenax.db-wal",
+        "tenax.db-lock",
+        "tenax.db-instances",
+    } <= modes.keys()
     assert not any(modes.values()), modes
 
 
@@ -84,7 +91,8 @@ def test_a_folder_in_place_of_the_file_is_named(tmp_path: Path) -> None:
 
 def open_as_nobody(teller: Teller, path: str) -> None:
     if os.geteuid() == 0:
-        memory().close()  # Python itself may lie where nobody can read, so everything is imported first
+        # Python itself may lie where nobody can read, so everything is imported first
+        memory().close()
         os.setgid(NOBODY)
         os.setuid(NOBODY)
     try:
@@ -121,12 +129,12 @@ def test_a_folder_that_cannot_be_written_to_is_refused(made: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "9p", "fuse.sshfs"])
-def test_a_network_file_system_is_refused(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_file_system_is_refused(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The mount nearest to the store decides."""
     point = str(tmp_path).replace(" ", "\\040")
-    mounts = (
-        f"/dev/sda1 / ext4 rw 0 0\nserver:/x {point} {kind} rw 0 0\n/dev/sdb1 {point}/local ext4 rw 0 0\n"
-    )
+    mounts = f"/dev/sda1 / ext4 rw 0 0\nserver:/x {point} {kind} rw 0 0\n/dev/sdb1 {point}/local ext4 rw 0 0\n"
     read_text = Path.read_text
 
     def read(path: Path, *args: str) -> str:
@@ -139,7 +147,9 @@ def test_a_network_file_system_is_refused(tmp_path: Path, kind: str, monkeypatch
     tenax.open(f"sqlite:///{tmp_path}/local/tenax.db").close()
 
 
-@pytest.mark.parametrize("url", ["", "tenax.db", "mysql://x", "sqlite://x", "postgresql:", "file:///x"])
+@pytest.mark.parametrize(
+    "url", ["", "tenax.db", "mysql://x", "sqlite://x", "postgresql:", "file:///x"]
+)
 def test_an_address_of_no_store_is_refused(url: str) -> None:
     """The sentence says how a store is named."""
     with pytest.raises(CannotOpen, match=r"sqlite:///PATH or postgresql://"):
@@ -149,8 +159,12 @@ def test_an_address_of_no_store_is_refused(url: str) -> None:
 # -- files -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content", [b"some notes\n" * 500, b"SQLite format 3\x00" + b"\xff" * 5000, b"xy"])
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [b"some notes\n" * 500, b"SQLite format 3\x00" + b"\xff" * 5000, b"xy"]
+)
+def test_a_file_that_is_no_database_is_refused_and_left_alone(
+    tmp_path: Path, content: bytes
+) -> None:
     """Somebody's notes are not overwritten."""
     path = tmp_path / "tenax.db"
     path.write_bytes(content)
@@ -158,7 +172,9 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, co
     assert path.read_bytes() == content
 
 
-def test_the_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_the_database_of_another_program_is_refused_and_left_alone(
+    tmp_path: Path,
+) -> None:
     """No table is added to it."""
     path = tmp_path / "tenax.db"
     with apsw.Connection(str(path)) as other:
@@ -180,7 +196,10 @@ def test_a_damaged_store_says_so(tmp_path: Path) -> None:
             file.seek(page * 4096)
             file.write(b"\x5a" * 4096)
     try:
-        with tenax.open(f"sqlite:///{path}") as journal, pytest.raises(StoreDamaged, match=r"\.$") as caught:
+        with (
+            tenax.open(f"sqlite:///{path}") as journal,
+            pytest.raises(StoreDamaged, match=r"\.$") as caught,
+        ):
             journal.read("c-1")
         assert "doctor" in caught.value.hint
     except CannotOpen as error:
@@ -218,7 +237,9 @@ def test_a_newer_schema_is_refused_at_append(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
-def test_a_store_that_vanishes_under_a_process_is_noticed(tmp_path: Path, how: str) -> None:
+def test_a_store_that_vanishes_under_a_process_is_noticed(
+    tmp_path: Path, how: str
+) -> None:
     """No append is acknowledged that would go into a file nobody will find again."""
     path = tmp_path / "tenax.db"
     journal = tenax.open(f"sqlite:///{path}")
@@ -240,19 +261,27 @@ def test_a_store_that_vanishes_under_a_process_is_noticed(tmp_path: Path, how: s
 
 def test_a_store_that_was_away_for_a_moment_has_lost_nothing(tmp_path: Path) -> None:
     """An empty file in its place would make SQLite take the log for a leftover, and delete it with all that is in it."""
-    path, elsewhere, copy = tmp_path / "tenax.db", tmp_path / "elsewhere.db", tmp_path / "copy"
+    path, elsewhere, copy = (
+        tmp_path / "tenax.db",
+        tmp_path / "elsewhere.db",
+        tmp_path / "copy",
+    )
     with tenax.open(f"sqlite:///{path}") as journal:
         name = begin(journal, say("before"))
         path.rename(elsewhere)
         with pytest.raises(StoreUnavailable, match=r"moved, replaced or deleted"):
             journal.read(name)
-        with journal.store.hub.listening(1, lambda: None), pytest.raises(StoreUnavailable):
+        with (
+            journal.store.hub.listening(1, lambda: None),
+            pytest.raises(StoreUnavailable),
+        ):
             journal.append(name, [say("after")])
         assert "put it back" in refusal_hint(path)
         assert not path.exists()
         elsewhere.rename(path)
         copy.mkdir()
-        for each in (path, Path(f"{path}-wal")):  # what is left when every process is killed
+        # what is left when every process is killed
+        for each in (path, Path(f"{path}-wal")):
             shutil.copy(each, copy)
         assert said(journal, name) == ["before"]
         journal.append(name, [say("back again")])
@@ -287,7 +316,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     point = tmp_path / "small"
     point.mkdir()
     mounted = not subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", point], check=False, capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", point],
+        check=False,
+        capture_output=True,
     ).returncode
     yield point
     if mounted:
@@ -347,7 +378,9 @@ def test_processes_that_make_the_same_store_at_once_share_it(bare_url: str) -> N
     assert finish_all(children) == [0] * OPENERS
     assert len({line[1] for child in children for line in child.lines}) == 1
     with tenax.open(bare_url) as journal:
-        assert {each.conversation for each in journal.conversations()} == {f"c-{me}" for me in range(OPENERS)}
+        assert {each.conversation for each in journal.conversations()} == {
+            f"c-{me}" for me in range(OPENERS)
+        }
         assert verify(journal).problems == []
 
 
@@ -367,7 +400,9 @@ def test_threads_that_make_the_same_store_at_once_share_it(tmp_path: Path) -> No
         assert len(journal.conversations()) == OPENERS
 
 
-@pytest.mark.parametrize("call", [lambda journal: journal.close(), lambda journal: journal.of("bob").close()])
+@pytest.mark.parametrize(
+    "call", [lambda journal: journal.close(), lambda journal: journal.of("bob").close()]
+)
 def test_appends_that_wait_are_answered_when_the_store_is_closed(
     tmp_path: Path, call: Callable[[Journal], None]
 ) -> None:

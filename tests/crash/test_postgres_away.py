@@ -52,7 +52,9 @@ def backends(url: str) -> list[int]:
     return [row[0] for row in rows]
 
 
-def strike(server: PostgresServer, journal: Journal, url: str, how: str, chance: random.Random) -> bool:
+def strike(
+    server: PostgresServer, journal: Journal, url: str, how: str, chance: random.Random
+) -> bool:
     """Take the store away for a moment. Whether it was hit."""
     if how in {"crash", "stop"}:
         server.stop("immediate" if how == "crash" else "fast")
@@ -60,12 +62,18 @@ def strike(server: PostgresServer, journal: Journal, url: str, how: str, chance:
         return True
     try:
         writer = journal.store._writer  # type: ignore[attr-defined]
-        pids = backends(url) if chance.random() < 0.4 or writer is None else [writer.info.backend_pid]
+        pids = (
+            backends(url)
+            if chance.random() < 0.4 or writer is None
+            else [writer.info.backend_pid]
+        )
     except psycopg.OperationalError:
         return False  # it is away already
     number = signal.SIGTERM if how == "connection" else signal.SIGKILL
     time.sleep(chance.uniform(0, 0.004))  # any instant will do
-    hit = bool(pids) and server.kill_backend(pids[min(len(pids) - 1, int(chance.expovariate(1)))], number)
+    hit = bool(pids) and server.kill_backend(
+        pids[min(len(pids) - 1, int(chance.expovariate(1)))], number
+    )
     if hit and how == "backend":
         wait_until_back(url)
     return hit
@@ -137,7 +145,9 @@ def test_every_body_is_stored_once_however_often_the_server_goes(
         assert verify(journal).problems == []
 
 
-def wait_for_progress(told: list[tuple[str, int, str]], callers: list[Future[None]], appends: int) -> None:
+def wait_for_progress(
+    told: list[tuple[str, int, str]], callers: list[Future[None]], appends: int
+) -> None:
     """Wait until the callers have stored some more."""
     target = len(told) + appends
     deadline = time.monotonic() + 30
@@ -146,7 +156,9 @@ def wait_for_progress(told: list[tuple[str, int, str]], callers: list[Future[Non
         time.sleep(0.001)
 
 
-def test_a_server_that_stays_away_is_told_and_found_again(server: PostgresServer) -> None:
+def test_a_server_that_stays_away_is_told_and_found_again(
+    server: PostgresServer,
+) -> None:
     """Past its patience an append is refused or unknown, with a sentence; when the server is back, all goes on."""
     with tenax.open(server.create_database(), patience=0.5) as journal:
         name = begin(journal, say("before"))
@@ -183,7 +195,9 @@ def write(teller: Teller, url: str, me: str, step: str, nth: int) -> None:
     journal.faults.kill(f"store:{step}", nth=nth)
     threads = [
         threading.Thread(
-            target=chatter, args=(teller, journal, own if n % 2 else "c-shared", f"{me}.{n}"), daemon=True
+            target=chatter,
+            args=(teller, journal, own if n % 2 else "c-shared", f"{me}.{n}"),
+            daemon=True,
         )
         for n in range(3)
     ]
@@ -208,7 +222,9 @@ def test_a_writer_killed_at_any_step_loses_nothing(postgres_url: str) -> None:
             for child in children:
                 assert child.finish() == -9
                 for _, name, seq, text in child.lines:
-                    assert int(seq) not in told[name], f"seq {seq} of {name} was given twice"
+                    assert int(seq) not in told[name], (
+                        f"seq {seq} of {name} was given twice"
+                    )
                     told[name][int(seq)] = text
         for name, expected in told.items():
             stored = {each.seq: each.event for each in journal.messages(name)}

@@ -134,7 +134,10 @@ STREAMED = 200
 def mounted(image: Path, folder: Path) -> Iterator[None]:
     folder.mkdir(exist_ok=True)
     done = subprocess.run(
-        ["mount", "-o", "loop", str(image), str(folder)], capture_output=True, text=True, check=False
+        ["mount", "-o", "loop", str(image), str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         pytest.skip(f"no image can be mounted here: {done.stderr.strip()}")
@@ -145,8 +148,13 @@ def mounted(image: Path, folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mkfs.ext4") is None, reason="needs root and mkfs.ext4")
-def test_a_real_file_system_that_goes_down_keeps_all_but_the_last_second(tmp_path: Path) -> None:
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("mkfs.ext4") is None,
+    reason="needs root and mkfs.ext4",
+)
+def test_a_real_file_system_that_goes_down_keeps_all_but_the_last_second(
+    tmp_path: Path,
+) -> None:
     """A real ext4 is shut down without a flush, in the midst of an answer, and mounted again."""
     image, folder = tmp_path / "disk.img", tmp_path / "disk"
     with image.open("wb") as file:
@@ -155,7 +163,9 @@ def test_a_real_file_system_that_goes_down_keeps_all_but_the_last_second(tmp_pat
     store = f"sqlite:///{folder}/tenax.db"
     with mounted(image, folder):
         command = [sys.executable, "-c", STREAMS, store]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as child:
             assert child.stdout is not None
             name = child.stdout.readline().strip()
             told = [float(child.stdout.readline()) for _ in range(STREAMED)]

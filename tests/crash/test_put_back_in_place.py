@@ -64,7 +64,9 @@ def read_all(journal: Journal, conversation: str) -> None:
             read()
 
 
-def test_a_new_conversation_never_gets_the_number_of_a_lost_one(store_url: str, tmp_path: Path) -> None:
+def test_a_new_conversation_never_gets_the_number_of_a_lost_one(
+    store_url: str, tmp_path: Path
+) -> None:
     with opened(store_url, tmp_path) as journal:
         _, lost = lose(journal, store_url, tmp_path)
         with pytest.raises(StoreIncomplete):
@@ -98,7 +100,9 @@ def test_a_lost_conversation_is_not_another_users_once_the_loss_is_accepted(
         assert journal.missing == []
 
 
-def test_a_process_that_had_only_read_notices_it(store_url: str, tmp_path: Path) -> None:
+def test_a_process_that_had_only_read_notices_it(
+    store_url: str, tmp_path: Path
+) -> None:
     """What it knows of the conversation comes from the witness."""
     with opened(store_url, tmp_path) as journal:
         ada = journal.of("ada")
@@ -127,7 +131,8 @@ def test_a_witness_keeps_what_the_store_has_lost_although_it_has_grown_past_it(
         ada.append(kept, [say("instead of it"), say("and more")])
         assert server.store.witness is not None
         server.store.witness.save()
-        wait_until(lambda: bool(server.missing))  # its own thread may have been quicker, and is looking now
+        # its own thread may have been quicker, and is looking now
+        wait_until(lambda: bool(server.missing))
         assert [str(missing) for missing in server.missing] == [
             f"{kept}: event 3 is not the one that was stored."
         ]
@@ -151,7 +156,8 @@ def test_a_process_goes_on_after_another_accepted_a_loss_that_it_had_not_noticed
         with opened(store_url, tmp_path) as doctor:
             doctor.store.accept_loss()
             incarnation = doctor.incarnation
-        ada.append(other, [say("second of the other")])  # a conversation that has lost nothing
+        # a conversation that has lost nothing
+        ada.append(other, [say("second of the other")])
         server.store.witness.save()
         wait_until(lambda: server.incarnation == incarnation)
         with put_back_in_place(store_url, tmp_path / "next copy"):
@@ -159,4 +165,6 @@ def test_a_process_goes_on_after_another_accepted_a_loss_that_it_had_not_noticed
             server.close()
     with opened(store_url, tmp_path) as journal:
         assert journal.incarnation != incarnation
-        assert [(missing.conversation, missing.upto) for missing in journal.missing] == [(other, 4)]
+        assert [
+            (missing.conversation, missing.upto) for missing in journal.missing
+        ] == [(other, 4)]

@@ -12,7 +12,14 @@ import pytest
 
 import tenax
 from tenax.config import Config
-from tenax.errors import ConfigError, DedupReused, Gone, InvalidInput, NoSuchConversation, SessionEnded
+from tenax.errors import (
+    ConfigError,
+    DedupReused,
+    Gone,
+    InvalidInput,
+    NoSuchConversation,
+    SessionEnded,
+)
 from tenax.events import (
     ConversationOpened,
     MessageUser,
@@ -50,11 +57,15 @@ def answer_slowly(teller: Teller, url: str, home: str, name: str) -> None:
     """Answer, and tell every piece of text that a client was shown."""
 
     async def work() -> None:
-        async with Runtime(config_of(url, Path(home)), models=[ScriptedModel([SLOW])]) as runtime:
+        async with Runtime(
+            config_of(url, Path(home)), models=[ScriptedModel([SLOW])]
+        ) as runtime:
             await runtime.submit(name, "go on for a while")
             async for _, changes in runtime.follow(name):
                 for change in changes:
-                    text = getattr(change, "text", "") or getattr(getattr(change, "row", None), "text", "")
+                    text = getattr(change, "text", "") or getattr(
+                        getattr(change, "row", None), "text", ""
+                    )
                     if "w" in text and not text.startswith("go"):
                         teller.tell(text.replace(" ", "_"))
 
@@ -93,7 +104,9 @@ async def test_what_any_client_was_shown_is_there_within_a_second_of_the_restart
         for first in range(0, MANY[store_url.partition(":")[0]], 1000):
             await asyncio.gather(
                 *(
-                    facade.append(f"many-{n}", [ConversationOpened("local", f"s-many-{n}")])
+                    facade.append(
+                        f"many-{n}", [ConversationOpened("local", f"s-many-{n}")]
+                    )
                     for n in range(first, first + 1000)
                 )
             )
@@ -102,7 +115,9 @@ async def test_what_any_client_was_shown_is_there_within_a_second_of_the_restart
     runtime = Runtime(config, models=[ScriptedModel([SLOW])])
     await runtime.start()
     try:
-        finished = [await until(runtime, each, "run.finished") for each in (name, other)]
+        finished = [
+            await until(runtime, each, "run.finished") for each in (name, other)
+        ]
         took = time.monotonic() - began
         print(f"{platform.system()} {store_url[:6]}: repaired after {took:.3f} s")  # noqa: T201  (with -s)
         assert took < 5 * SHOWN_SECONDS
@@ -120,7 +135,9 @@ async def test_what_any_client_was_shown_is_there_within_a_second_of_the_restart
         await runtime.close()
 
 
-async def test_an_input_whose_process_died_before_its_run_began_is_answered(config: Config) -> None:
+async def test_an_input_whose_process_died_before_its_run_began_is_answered(
+    config: Config,
+) -> None:
     """It was stored, so it is answered."""
     with tenax.open(config.store_url) as journal:
         name = begin(journal, MessageUser([Text("q")], ask=True))
@@ -145,7 +162,8 @@ async def test_only_who_was_on_this_host_is_declared_swept(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a process on another host still holds nobody here can know."""
-    monkeypatch.setattr("tenax.recovery._WAIT_SECONDS", SECONDS)  # the look is over when the rows are there
+    # the look is over when the rows are there
+    monkeypatch.setattr("tenax.recovery._WAIT_SECONDS", SECONDS)
     with tenax.open(config.store_url) as journal:
         names = [begin(journal) for _ in range(2)]
     swept = []
@@ -191,9 +209,13 @@ async def test_the_run_of_a_live_process_is_left_alone(
 # -- the end in good order -----------------------------------------------------------------------------------------
 
 
-async def test_closing_with_a_run_under_way_is_quick_and_the_next_start_goes_on(config: Config) -> None:
+async def test_closing_with_a_run_under_way_is_quick_and_the_next_start_goes_on(
+    config: Config,
+) -> None:
     """What was written is sealed, and the run goes on by itself."""
-    runtime = Runtime(config, models=[ScriptedModel([Reply(words="half an answer", hang=True)])])
+    runtime = Runtime(
+        config, models=[ScriptedModel([Reply(words="half an answer", hang=True)])]
+    )
     await runtime.start()
     name = await runtime.new()
     await runtime.submit(name, "q")
@@ -206,9 +228,15 @@ async def test_closing_with_a_run_under_way_is_quick_and_the_next_start_goes_on(
     async with Runtime(config, models=[ScriptedModel(["whole"])]) as runtime:
         await until(runtime, name, "run.finished", nth=2)
         assert await outcomes(runtime, name) == ["interrupted", "completed"]
-        assert (await told(runtime, name, RunStarted))[1].attempt == 0  # a stop in good order is no attempt
+        # a stop in good order is no attempt
+        assert (await told(runtime, name, RunStarted))[1].attempt == 0
         rows = await runtime.transcript(name)
-        states = [("user", ""), ("assistant", "earlier"), ("marker", "resumed"), ("assistant", "")]
+        states = [
+            ("user", ""),
+            ("assistant", "earlier"),
+            ("marker", "resumed"),
+            ("assistant", ""),
+        ]
         assert [(row.kind, row.state) for row in rows] == states
         assert "half an answer".startswith(rows[1].text)
         assert rows[3].text == "whole"
@@ -217,7 +245,9 @@ async def test_closing_with_a_run_under_way_is_quick_and_the_next_start_goes_on(
 # -- a runtime as a whole ------------------------------------------------------------------------------------------
 
 
-async def test_the_same_message_sent_twice_is_stored_and_answered_once(config: Config) -> None:
+async def test_the_same_message_sent_twice_is_stored_and_answered_once(
+    config: Config,
+) -> None:
     """A channel's own id says that it is the same; with other words it is refused."""
     async with Runtime(config, models=[ScriptedModel(["a", "b"])]) as runtime:
         name, once = await runtime.new(), Dedup("chat", "1")
@@ -231,7 +261,9 @@ async def test_the_same_message_sent_twice_is_stored_and_answered_once(config: C
         assert prose(await runtime.transcript(name)) == ["a"]
 
 
-async def test_a_message_that_cannot_be_stored_is_refused_with_a_sentence(config: Config) -> None:
+async def test_a_message_that_cannot_be_stored_is_refused_with_a_sentence(
+    config: Config,
+) -> None:
     """An unknown, a deleted and an ended conversation; words that say nothing."""
     async with Runtime(config, models=[ScriptedModel(["a"])]) as runtime:
         with pytest.raises(NoSuchConversation):
@@ -256,7 +288,12 @@ async def test_two_users_see_nothing_of_each_other(config: Config) -> None:
     """In one process, on one store: no id of one opens anything for the other."""
     with tenax.open(config.store_url, user=None) as journal:
         ada, bob = (
-            Runtime(config, user=user, journal=journal.of(user), models=[ScriptedModel([f"for {user}"])])
+            Runtime(
+                config,
+                user=user,
+                journal=journal.of(user),
+                models=[ScriptedModel([f"for {user}"])],
+            )
             for user in ("ada", "bob")
         )
         async with ada, bob:
@@ -276,7 +313,8 @@ async def test_two_users_see_nothing_of_each_other(config: Config) -> None:
             assert await bob.journal.conversations() == []
             assert (await bob.journal.search("secret")).hits == []
             assert prose(await ada.transcript(name)) == ["for ada"]
-            for runtime in (ada, bob):  # each has a spool of its own, though they are one instance
+            # each has a spool of its own, though they are one instance
+            for runtime in (ada, bob):
                 await runtime._held.hold(name, "r", RunFinished("completed"))
                 await runtime._held.let_go(name, "r")
 
@@ -290,7 +328,10 @@ async def test_without_a_model_transcripts_are_shown_and_dead_runs_repaired(
     shown = killed_mid_answer(store_url, tmp_path, name)
     async with Runtime(config) as runtime:
         rows = await runtime.transcript(name)
-        assert [(row.kind, row.state) for row in rows[1:]] == [("assistant", "cut"), ("marker", "recovered")]
+        assert [(row.kind, row.state) for row in rows[1:]] == [
+            ("assistant", "cut"),
+            ("marker", "recovered"),
+        ]
         assert rows[1].text.startswith(shown)
         head = await runtime.journal.head(name)
         with pytest.raises(ConfigError):

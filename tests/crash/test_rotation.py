@@ -28,7 +28,9 @@ db.rotate("p", summary="what was said")
 
 
 @pytest.mark.crash
-def test_a_kill_at_any_point_of_the_rotation_leaves_no_stranded_transcript(store_url: str) -> None:
+def test_a_kill_at_any_point_of_the_rotation_leaves_no_stranded_transcript(
+    store_url: str,
+) -> None:
     """At every named point of the commit: all messages are there, at most one child, and the next compactor goes on."""
     killed: Counter[str] = Counter()
     for point in POINTS:
@@ -38,7 +40,9 @@ def test_a_kill_at_any_point_of_the_rotation_leaves_no_stranded_transcript(store
             for number in range(6):
                 db.append_message(head, role="user", content=f"m{number}")
         script = SCRIPT.replace('"p"', repr(head))
-        died = subprocess.run([sys.executable, "-c", script, store_url, point], check=False, timeout=60)
+        died = subprocess.run(
+            [sys.executable, "-c", script, store_url, point], check=False, timeout=60
+        )
         assert died.returncode == -signal.SIGKILL
         killed[point] += 1
         with SessionDB(url=store_url) as db:
@@ -51,7 +55,9 @@ def test_a_kill_at_any_point_of_the_rotation_leaves_no_stranded_transcript(store
                 assert db.try_acquire_compression_lock(head, "next")
                 assert isinstance(db.rotate(head, summary="again"), Compacted)
             else:
-                assert [each["content"] for each in db.get_messages(children[0])] == ["what was said"]
+                assert [each["content"] for each in db.get_messages(children[0])] == [
+                    "what was said"
+                ]
             assert len(db.children(head)) == 1
             assert verify(db.journal).ok
     assert all(killed[point] for point in POINTS)

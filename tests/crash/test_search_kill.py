@@ -36,7 +36,9 @@ def index(teller: Teller, url: str, seconds: float) -> None:
 def write(journal: Journal, count: int, tag: str) -> Counter[str]:
     for n in range(count):
         begin(journal, *[say(f"needle {tag}.{n}.{each}") for each in range(MESSAGES)])
-    return Counter(f"needle {tag}.{n}.{each}" for n in range(count) for each in range(MESSAGES))
+    return Counter(
+        f"needle {tag}.{n}.{each}" for n in range(count) for each in range(MESSAGES)
+    )
 
 
 def found(journal: Journal) -> Counter[str]:
@@ -52,12 +54,16 @@ def found(journal: Journal) -> Counter[str]:
 def indexed(journal: Journal) -> int:
     """How many the index itself has, which the journal would correct."""
     assert isinstance(journal.words, WordSearch)
-    proposed = journal.words._index.propose("ada", parse("needle"), num=None, before=None, limit=100_000)
+    proposed = journal.words._index.propose(
+        "ada", parse("needle"), num=None, before=None, limit=100_000
+    )
     assert len(proposed.keys) == len(set(proposed.keys))
     return len(proposed.keys)
 
 
-def test_an_indexer_killed_at_random_instants_loses_and_doubles_nothing(store_url: str) -> None:
+def test_an_indexer_killed_at_random_instants_loses_and_doubles_nothing(
+    store_url: str,
+) -> None:
     """After every kill all is found by reading or by looking up; in the end it is all in the index, once."""
     rng = random.Random(7)
     with tenax.open(store_url, user="ada") as journal:

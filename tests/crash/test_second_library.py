@@ -30,7 +30,9 @@ def ways_in(path: Path) -> dict[str, Callable[[], object]]:
         "uri": lambda: sqlite3.connect(f"file:{path}?mode=ro", uri=True),
         "relative": lambda: sqlite3.connect("tenax.db"),
         "relative uri": lambda: sqlite3.connect("file:tenax.db", uri=True),
-        "roundabout": lambda: sqlite3.connect(f"{path.parent}/../{path.parent.name}/tenax.db"),
+        "roundabout": lambda: sqlite3.connect(
+            f"{path.parent}/../{path.parent.name}/tenax.db"
+        ),
         "link": lambda: sqlite3.connect(link),
         "shm": lambda: Path(shm).read_bytes(),
         "shm by bytes": lambda: os.open(os.fsencode(shm), os.O_RDONLY),
@@ -50,7 +52,9 @@ def intrude(teller: Teller, path: str) -> None:
                     way()
                 except StoreMisused as error:
                     sentence = str(error).endswith(".") and bool(error.hint)
-                    teller.tell("refused" if sentence else "mumbled", name.replace(" ", "-"))
+                    teller.tell(
+                        "refused" if sentence else "mumbled", name.replace(" ", "-")
+                    )
                 else:
                     teller.tell("let-in", name.replace(" ", "-"))
             teller.tell("holding")
@@ -75,7 +79,9 @@ def write_from_outside(teller: Teller, path: str) -> None:
         teller.tell("stored")
 
 
-def test_the_standard_librarys_sqlite3_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_the_standard_librarys_sqlite3_is_refused_with_a_sentence(
+    tmp_path: Path,
+) -> None:
     """By whatever name the store is opened, the lock stands, and another process's rows are not lost."""
     path = tmp_path / "tenax.db"
     os.mkfifo(tmp_path / "go-on")

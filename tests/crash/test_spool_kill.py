@@ -40,13 +40,18 @@ def spool_for_ever(teller: Teller, folder: str, instance: str) -> None:
             spool.write(Entry("ada", "c_1", run, "reply.delta", body(run, n), n))
             teller.tell("wrote", run, n)
 
-    threads = [threading.Thread(target=talk, args=(f"{instance}.{n}",), daemon=True) for n in range(2)]
+    threads = [
+        threading.Thread(target=talk, args=(f"{instance}.{n}",), daemon=True)
+        for n in range(2)
+    ]
     for each in threads:
         each.start()
     threads[0].join(60)
 
 
-def test_every_entry_whose_write_returned_is_read_back_once_and_in_order(tmp_path: Path) -> None:
+def test_every_entry_whose_write_returned_is_read_back_once_and_in_order(
+    tmp_path: Path,
+) -> None:
     """Killed from outside after a random number of writes and a random moment more, also in the middle of one."""
     chance = random.Random(5)
     for number in range(KILLS):
@@ -64,9 +69,13 @@ def test_every_entry_whose_write_returned_is_read_back_once_and_in_order(tmp_pat
             read[each.run].append(each)
         for run, entries in read.items():
             assert [each.index for each in entries] == list(range(len(entries)))
-            assert [each.body for each in entries] == [body(run, n) for n in range(len(entries))]
+            assert [each.body for each in entries] == [
+                body(run, n) for n in range(len(entries))
+            ]
         for run, many in told.items():
-            assert many <= len(read[run]) <= many + 1, "only the write in flight may be there untold"
+            assert many <= len(read[run]) <= many + 1, (
+                "only the write in flight may be there untold"
+            )
         assert spool.clear()
         spool.close(remove=True)
     assert list(tmp_path.iterdir()) == []
@@ -109,6 +118,9 @@ def test_what_a_killed_sweeper_had_in_hand_goes_to_the_next(tmp_path: Path) -> N
     sweeper.kill()
     assert sweeper.finish() == -9
     found = left(tmp_path, dead)
-    assert [(each.instance, len(each.read())) for each in found] == [("i_1", 1), ("i_2", 1)]
+    assert [(each.instance, len(each.read())) for each in found] == [
+        ("i_1", 1),
+        ("i_2", 1),
+    ]
     for each in found:
         each.close(remove=True)

@@ -57,7 +57,16 @@ from tests.support import remembering
 from tests.support.children import Child, Teller, finish_all
 from tests.support.damage import break_events
 from tests.support.postgres import PostgresServer
-from tests.support.runs import Hands, Note, config_of, lines, outcomes, prose, told, until
+from tests.support.runs import (
+    Hands,
+    Note,
+    config_of,
+    lines,
+    outcomes,
+    prose,
+    told,
+    until,
+)
 from tests.support.served import Pace, environment
 from tests.support.turns import set_up
 
@@ -77,7 +86,9 @@ ENDLESS = Reply(words=LONG, pause=0.02)
 class Away:
     """A store that can go away and come back."""
 
-    def __init__(self, url: str, go: Callable[[], object], back: Callable[[], object]) -> None:
+    def __init__(
+        self, url: str, go: Callable[[], object], back: Callable[[], object]
+    ) -> None:
         self.url, self.go, self.back = url, go, back
         self.journal: Journal | None = None
 
@@ -97,7 +108,9 @@ def away(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Away]:
     """SQLite on a disk that is full, and PostgreSQL that is stopped, when the test says so."""
     if request.param == "stopped":
         server: PostgresServer = request.getfixturevalue("server")
-        away = Away(server.create_database(), lambda: server.stop("immediate"), server.start)
+        away = Away(
+            server.create_database(), lambda: server.stop("immediate"), server.start
+        )
         away.journal = tenax.open(away.url, patience=2.0)
         yield away
         away.journal.close()
@@ -114,11 +127,15 @@ def away(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Away]:
 class Gated(ScriptedModel):
     """Says its first words, and the rest once it may: the answer is under way for as long as the test wants it to be."""
 
-    def __init__(self, script: Sequence[Reply | str], may: threading.Event | None = None) -> None:
+    def __init__(
+        self, script: Sequence[Reply | str], may: threading.Event | None = None
+    ) -> None:
         super().__init__(script)
         self.may = may or threading.Event()
 
-    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
+    async def stream(
+        self, body: bytes, *, silence: float
+    ) -> AsyncGenerator[Piece, None]:
         async with contextlib.aclosing(super().stream(body, silence=silence)) as pieces:
             said = 0
             async for piece in pieces:
@@ -166,10 +183,14 @@ def jumped(counts: list[int], by: int) -> bool:
 # -- a process that lives on ---------------------------------------------------------------------------------------
 
 
-async def test_an_answer_in_flight_is_complete_afterwards_and_there_once(away: Away, tmp_path: Path) -> None:
+async def test_an_answer_in_flight_is_complete_afterwards_and_there_once(
+    away: Away, tmp_path: Path
+) -> None:
     """It streams to its end though the store is away; meanwhile nothing is begun, and the face is told."""
     held, model = Held(), Gated([STREAM, "never"])
-    runtime = Runtime(away.config(tmp_path), journal=away.journal, models=[model], on_held=held)
+    runtime = Runtime(
+        away.config(tmp_path), journal=away.journal, models=[model], on_held=held
+    )
     async with runtime:
         name = await runtime.new()
         await runtime.submit(name, "q")
@@ -196,12 +217,18 @@ async def test_an_answer_in_flight_is_complete_afterwards_and_there_once(away: A
         assert verify(runtime.journal.journal).problems == []
 
 
-async def test_a_turn_that_needs_a_tool_waits_and_then_goes_on(away: Away, tmp_path: Path) -> None:
+async def test_a_turn_that_needs_a_tool_waits_and_then_goes_on(
+    away: Away, tmp_path: Path
+) -> None:
     """The answer that asks for it is held; the tool is used once the store is back, and the model asked again."""
     held, file = Held(), tmp_path / "notes"
     words = " ".join(f"w{n}" for n in range(60))
-    model = Gated([Reply(words=words, pause=0.02, calls=[Call("note", {"text": "milk"})]), "done"])
-    runtime = Hands(away.config(tmp_path), journal=away.journal, models=[model], on_held=held)
+    model = Gated(
+        [Reply(words=words, pause=0.02, calls=[Call("note", {"text": "milk"})]), "done"]
+    )
+    runtime = Hands(
+        away.config(tmp_path), journal=away.journal, models=[model], on_held=held
+    )
     async with runtime.with_tools(Note(file)):
         name = await runtime.new()
         await runtime.submit(name, "q")
@@ -236,7 +263,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", point], check=True)
 
 
-async def test_the_room_of_the_spool_was_taken_before_the_disk_was_full(small_disk: Path) -> None:
+async def test_the_room_of_the_spool_was_taken_before_the_disk_was_full(
+    small_disk: Path,
+) -> None:
     """The store and the spool lie on one disk, and that is full."""
     held, model = Held(), Gated([STREAM])
     config = config_of(f"sqlite:///{small_disk}/tenax.db", small_disk)
@@ -292,7 +321,8 @@ async def test_closing_while_the_store_is_away_is_quick_and_loses_nothing(
         await held.until(lambda counts: counts[-1] > 0)
         began = time.monotonic()
         await runtime.close()
-        assert time.monotonic() - began < 2 * CLOSE_SECONDS  # a store's patience would be thirty
+        # a store's patience would be thirty
+        assert time.monotonic() - began < 2 * CLOSE_SECONDS
     finally:
         await asyncio.to_thread(server.start)
     text = held_text(config.places.data / "spool")
@@ -306,7 +336,9 @@ async def test_closing_while_the_store_is_away_is_quick_and_loses_nothing(
 # -- a process that dies meanwhile ---------------------------------------------------------------------------------
 
 
-def stream_until_killed(teller: Teller, url: str, home: str, name: str, full: bool) -> None:
+def stream_until_killed(
+    teller: Teller, url: str, home: str, name: str, full: bool
+) -> None:
     """Answer; tell when text has been stored, and each time that more is held."""
 
     async def work(journal: Journal, go: Callable[[], None]) -> None:
@@ -324,7 +356,9 @@ def stream_until_killed(teller: Teller, url: str, home: str, name: str, full: bo
     if full:
         with FaultVfs() as disk:
             journal = disk.open(Path(url.removeprefix("sqlite:///")), patience=2.0)
-            asyncio.run(work(journal, lambda: disk.fail("write", Fault.FULL, times=None)))
+            asyncio.run(
+                work(journal, lambda: disk.fail("write", Fault.FULL, times=None))
+            )
     else:
         asyncio.run(work(tenax.open(url, patience=2.0), lambda: None))
 
@@ -348,7 +382,9 @@ async def test_what_a_killed_process_held_is_in_the_transcript_once(
     request: pytest.FixtureRequest, tmp_path: Path, how: str, resume: str
 ) -> None:
     """Killed while the store was away, started again when it was back: every character, with its own run."""
-    server: PostgresServer | None = request.getfixturevalue("server") if how == "stopped" else None
+    server: PostgresServer | None = (
+        request.getfixturevalue("server") if how == "stopped" else None
+    )
     url = server.create_database() if server else f"sqlite:///{tmp_path}/tenax.db"
     (tmp_path / "config.toml").write_text(f'resume = "{resume}"\n')
     config = config_of(url, tmp_path)
@@ -391,10 +427,15 @@ def leave_a_spool(teller: Teller, url: str, home: str, name: str, answer: str) -
     (asked,) = journal.append(name, [MessageUser([Text("q")], ask=True)])
     started = RunStarted([asked.seq], place="here", instance=journal.instance)
     journal.append(name, [started], run="r-1", lease=lease)
-    (request,) = journal.append(name, [ModelRequested(asked.seq, "0", "script", 60)], run="r-1", lease=lease)
+    (request,) = journal.append(
+        name, [ModelRequested(asked.seq, "0", "script", 60)], run="r-1", lease=lease
+    )
     journal.append(name, [ReplyDelta(request.seq, 0, "one ")], run="r-1", lease=lease)
     spool = Spool(config.places.data / "spool", f"{journal.instance}.1")
-    held: list[Event] = [ReplyDelta(request.seq, 0, "one two "), ReplyDelta(request.seq, 8, "three")]
+    held: list[Event] = [
+        ReplyDelta(request.seq, 0, "one two "),
+        ReplyDelta(request.seq, 8, "three"),
+    ]
     if answer:
         held.append(MessageAssistant([Text("one two three four")], request.seq))
     for event in held:
@@ -407,7 +448,9 @@ def leave_a_spool(teller: Teller, url: str, home: str, name: str, answer: str) -
 
 def spooled(config: Config, name: str, answer: str = "") -> str:
     """The instance of a process that was killed with text in its spool."""
-    child = Child(leave_a_spool, config.store_url, str(config.places.data), name, answer)
+    child = Child(
+        leave_a_spool, config.store_url, str(config.places.data), name, answer
+    )
     child.read_until(1)
     child.kill()
     assert child.finish() == -9
@@ -431,37 +474,51 @@ async def shown(config: Config, name: str) -> str:
     """The text of the first run, in the order of the rows."""
     async with Runtime(config) as runtime:
         rows = await runtime.transcript(name)
-        assert [row.kind for row in rows if row.kind != "assistant"] == ["user", "marker"]
+        assert [row.kind for row in rows if row.kind != "assistant"] == [
+            "user",
+            "marker",
+        ]
         assert rows[-1].state == "recovered"
         await asyncio.to_thread(verify, runtime.journal.journal)
         return "".join(prose(rows))
 
 
-async def test_a_spool_is_handed_in_as_part_of_the_run_while_that_is_open(config: Config, name: str) -> None:
+async def test_a_spool_is_handed_in_as_part_of_the_run_while_that_is_open(
+    config: Config, name: str
+) -> None:
     """The text is one answer, cut off; the instance is swept and the spool gone."""
     instance = spooled(config, name)
     assert await shown(config, name) == "one two three"
     with tenax.open(config.store_url) as journal:
         kinds = [each.kind for each in journal.read(name)]
         assert (kinds.count(MessagePartial.kind), kinds.count(RunLate.kind)) == (1, 0)
-        assert {each.id: each.swept_at is not None for each in journal.instances()}[instance]
+        assert {each.id: each.swept_at is not None for each in journal.instances()}[
+            instance
+        ]
     assert list((config.places.data / "spool").iterdir()) == []
 
 
 @pytest.mark.parametrize("answer", ["held", "stored"])
-async def test_an_answer_that_was_held_whole_is_the_answer(config: Config, name: str, answer: str) -> None:
+async def test_an_answer_that_was_held_whole_is_the_answer(
+    config: Config, name: str, answer: str
+) -> None:
     """The run is done, though its process died; also when it died between storing it and emptying the spool."""
     spooled(config, name, answer)
     async with Runtime(config, models=[model := ScriptedModel(["again"])]) as runtime:
         await until(runtime, name, "run.finished")
         rows = await runtime.transcript(name)
-        assert [(row.kind, row.text) for row in rows] == [("user", "q"), ("assistant", "one two three four")]
+        assert [(row.kind, row.text) for row in rows] == [
+            ("user", "q"),
+            ("assistant", "one two three four"),
+        ]
         assert await outcomes(runtime, name) == ["completed"]
         assert await told(runtime, name, RunLate) == []
     assert model.bodies == []
 
 
-async def test_a_spool_is_handed_in_late_after_its_run_was_ended(config: Config, name: str) -> None:
+async def test_a_spool_is_handed_in_late_after_its_run_was_ended(
+    config: Config, name: str
+) -> None:
     """Only what the journal does not have: nothing is said twice, and it stands with its own run."""
     spooled(config, name)
     with SessionDB(url=config.store_url) as db:
@@ -486,7 +543,11 @@ async def test_the_model_sees_what_was_held_once_or_not_at_all(
         await until(runtime, name, "run.finished", nth=2)
         assert prose(await runtime.transcript(name))[:2] == ["one ", "two three"]
     (body,) = model.bodies
-    seen = [part["text"] for each in msgspec.json.decode(body)["messages"] for part in each["parts"]]
+    seen = [
+        part["text"]
+        for each in msgspec.json.decode(body)["messages"]
+        for part in each["parts"]
+    ]
     assert seen == (["q"] if resumed else ["q", "one two three" + CUT_NOTE, "next"])
 
 
@@ -555,15 +616,21 @@ async def test_a_run_that_is_ended_while_its_spool_is_handed_in_loses_nothing(
     assert await shown(config, name) == "one two three"
 
 
-async def test_two_processes_that_sweep_at_once_hand_it_in_once(config: Config, name: str) -> None:
+async def test_two_processes_that_sweep_at_once_hand_it_in_once(
+    config: Config, name: str
+) -> None:
     """One of them has the spool, whoever ends the run."""
     spooled(config, name)
-    children = [Child(sweep, config.store_url, str(config.places.data)) for _ in range(3)]
+    children = [
+        Child(sweep, config.store_url, str(config.places.data)) for _ in range(3)
+    ]
     assert finish_all(children) == [0] * 3
     assert await shown(config, name) == "one two three"
 
 
-async def test_what_belongs_to_a_deleted_conversation_goes_with_it(config: Config, name: str) -> None:
+async def test_what_belongs_to_a_deleted_conversation_goes_with_it(
+    config: Config, name: str
+) -> None:
     """The start goes on, and the spool is gone."""
     spooled(config, name)
     with SessionDB(url=config.store_url) as db:
@@ -591,13 +658,17 @@ async def test_a_damaged_spool_stays_for_a_person_and_holds_nothing_up(
     assert "kept for later" in caplog.text
 
 
-async def test_what_was_held_of_a_run_that_another_took_waits_for_nobody_any_more(config: Config) -> None:
+async def test_what_was_held_of_a_run_that_another_took_waits_for_nobody_any_more(
+    config: Config,
+) -> None:
     """It is stored as late output: nothing is said to wait, and the room in the spool is free again."""
     told_of = Held()
     with tenax.open(config.store_url) as plain, tenax.open(config.store_url) as other:
         journal = FaultyJournal(plain)
         models = [ScriptedModel([STREAM])]
-        async with Runtime(config, journal=journal, models=models, on_held=told_of) as runtime:
+        async with Runtime(
+            config, journal=journal, models=models, on_held=told_of
+        ) as runtime:
             name = await runtime.new()
             await runtime.submit(name, "go")
             await until(runtime, name, ReplyDelta.kind)
@@ -636,7 +707,9 @@ async def test_a_spool_that_cannot_be_taken_away_holds_up_no_other(
     assert list((config.places.data / "spool").iterdir()) == []
 
 
-async def test_a_conversation_that_cannot_be_read_holds_up_no_repair(config: Config, name: str) -> None:
+async def test_a_conversation_that_cannot_be_read_holds_up_no_repair(
+    config: Config, name: str
+) -> None:
     """The runs of dead processes are ended everywhere else."""
     with tenax.open(config.store_url) as journal:
         journal.append("c-2", [tenax.events.ConversationOpened("local", "s-2")])
@@ -644,21 +717,32 @@ async def test_a_conversation_that_cannot_be_read_holds_up_no_repair(config: Con
         spooled(config, each)
     break_events(config.store_url, name, ModelRequested.kind)
     async with Runtime(config) as runtime:
-        assert [(await runtime.journal.head(each)).run for each in (name, "c-2")] == ["r-1", None]
+        assert [(await runtime.journal.head(each)).run for each in (name, "c-2")] == [
+            "r-1",
+            None,
+        ]
 
 
 async def test_a_moment_without_room_for_one_more_file_ends_no_upkeep(
-    config: Config, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    config: Config,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A process that runs for months may meet its limit once; what a dead process leaves later is still seen to."""
     monkeypatch.setattr("tenax.runtime._UPKEEP_SECONDS", 0.05)
-    async with Runtime(config, models=[ScriptedModel([STREAM])], serves=True) as runtime:
+    async with Runtime(
+        config, models=[ScriptedModel([STREAM])], serves=True
+    ) as runtime:
         await runtime._held.prepare()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (4, hard))
         try:
             await remembering.until(
-                lambda: any(getattr(each, "action", "") == "upkeep_waits" for each in caplog.records)
+                lambda: any(
+                    getattr(each, "action", "") == "upkeep_waits"
+                    for each in caplog.records
+                )
             )
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -677,7 +761,9 @@ async def test_a_disk_that_hangs_keeps_nobody_from_ending(
         goes_on.wait(SECONDS)
 
     with tenax.open(config.store_url) as journal:
-        held = agent_held.Held(AsyncJournal(journal), config.places.data / "spool", lambda *_: None)
+        held = agent_held.Held(
+            AsyncJournal(journal), config.places.data / "spool", lambda *_: None
+        )
         await held.prepare()
         monkeypatch.setattr("tenax.journal.spool._flush", hang)
         holding = asyncio.create_task(held.hold(name, "r-1", ReplyDelta(1, 0, "words")))
@@ -690,7 +776,9 @@ async def test_a_disk_that_hangs_keeps_nobody_from_ending(
         assert took < 5 * CLOSE_SECONDS
 
 
-async def test_a_spool_that_fails_when_nobody_waits_for_it_is_no_surprise(config: Config, name: str) -> None:
+async def test_a_spool_that_fails_when_nobody_waits_for_it_is_no_surprise(
+    config: Config, name: str
+) -> None:
     """Else Python prints a traceback for it when the process ends, as in a store that may only be read."""
     surprises: list[Any] = []
     loop = asyncio.get_running_loop()
@@ -721,10 +809,14 @@ async def test_a_spool_that_fails_when_nobody_waits_for_it_is_no_surprise(config
     assert surprises == []
 
 
-async def test_a_spool_of_another_store_is_left_alone(config: Config, name: str, tmp_path: Path) -> None:
+async def test_a_spool_of_another_store_is_left_alone(
+    config: Config, name: str, tmp_path: Path
+) -> None:
     """The same folder, another store: its conversations are not missing, they are elsewhere."""
     spooled(config, name)
-    async with Runtime(config_of(f"sqlite:///{tmp_path}/other.db", config.places.data)) as runtime:
+    async with Runtime(
+        config_of(f"sqlite:///{tmp_path}/other.db", config.places.data)
+    ) as runtime:
         assert await runtime.journal.conversations() == []
     assert await shown(config, name) == "one two three"
 
@@ -753,7 +845,9 @@ def test_a_spool_can_be_made_while_others_sweep(tmp_path: Path) -> None:
 # -- one question in a terminal ------------------------------------------------------------------------------------
 
 
-def test_a_question_says_once_that_the_store_is_away_and_once_that_it_is_back(tmp_path: Path) -> None:
+def test_a_question_says_once_that_the_store_is_away_and_once_that_it_is_back(
+    tmp_path: Path,
+) -> None:
     """The answer is whole, and nobody has to read a line for every word that is held."""
     set_up(tmp_path, [STREAM])
     pace = Pace(tmp_path, 10)
@@ -833,7 +927,9 @@ class Impatient(Runtime):
         model = Gated([Reply(words=WORDS, calls=[Call("none", {})]), "done"], self.may)
         super().__init__(config, journal=self.own, models=[model], **how)
 
-    async def follow(self, conversation: str, after: Any = 0) -> AsyncGenerator[Any, None]:
+    async def follow(
+        self, conversation: str, after: Any = 0
+    ) -> AsyncGenerator[Any, None]:
         try:
             async for at, changes in super().follow(conversation, after):
                 yield at, changes
@@ -857,7 +953,10 @@ def test_a_question_shows_each_word_once_after_a_crash_that_takes_numbers_back(
     monkeypatch.setattr("tenax.journal.postgres.BORROW_SECONDS", 0.2)
     monkeypatch.setattr(sys.modules[ask.__module__], "Runtime", make)
     # The server flushes nothing by itself, so what was stored without a flush is lost.
-    with PostgresServer({"wal_writer_delay": "10s"}) as server, ThreadPoolExecutor(1) as pool:
+    with (
+        PostgresServer({"wal_writer_delay": "10s"}) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
         config = config_of(server.create_database(), tmp_path)
 
         def crash() -> None:
@@ -870,7 +969,14 @@ def test_a_question_shows_each_word_once_after_a_crash_that_takes_numbers_back(
             assert refused
 
         crashing = pool.submit(crash)
-        status = ask(config, "go", conversation=None, how="queue", as_json=False, context_files=False)
+        status = ask(
+            config,
+            "go",
+            conversation=None,
+            how="queue",
+            as_json=False,
+            context_files=False,
+        )
         crashing.result()
         made.result().own.close()
     assert (status, capfd.readouterr().out) == (0, STEPS)
@@ -878,15 +984,23 @@ def test_a_question_shows_each_word_once_after_a_crash_that_takes_numbers_back(
 
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
-def test_a_question_shows_each_word_once_after_a_crash_of_a_minute(tmp_path: Path) -> None:
+def test_a_question_shows_each_word_once_after_a_crash_of_a_minute(
+    tmp_path: Path,
+) -> None:
     """The same with the real command and its own patience."""
-    set_up(tmp_path, [Reply(words=WORDS, calls=[Call("none", {})]), Reply(words="done")])
+    set_up(
+        tmp_path, [Reply(words=WORDS, calls=[Call("none", {})]), Reply(words="done")]
+    )
     pace = Pace(tmp_path, FIRST_WORDS)
     with PostgresServer({"wal_writer_delay": "10s"}) as server:
         env = environment(tmp_path) | {"TENAX_STORE": server.create_database()}
         command = [sys.executable, "-m", "tenax", "-p", "go"]
         with subprocess.Popen(
-            command, env={**env, **pace.env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+            command,
+            env={**env, **pace.env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
         ) as asked:
             assert asked.stdout is not None
             said = asked.stdout.read(20)

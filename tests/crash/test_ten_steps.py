@@ -66,7 +66,12 @@ def shell(command: str, says: str, check: str, done: str) -> Step:
 
 
 def edit(path: str, old: str, new: str) -> Step:
-    return Step("edit_file", {"path": path, "old": old, "new": new}, "+", ("read_file", {"path": path}, new))
+    return Step(
+        "edit_file",
+        {"path": path, "old": old, "new": new},
+        "+",
+        ("read_file", {"path": path}, new),
+    )
 
 
 STEPS = (
@@ -77,8 +82,15 @@ STEPS = (
     Step("write_file", {"path": "test_calc.py", "content": TEST}, "was written"),
     shell("python3 -m unittest -q", "OK", "false", "never"),
     edit("README", "calculator", "calculator that adds"),
-    Step("write_file", {"path": "docs/CHANGES", "content": "add adds.\n"}, "was written"),
-    shell("rm -f old.txt; echo removed", "removed", "test ! -e old.txt && echo gone", "gone"),
+    Step(
+        "write_file", {"path": "docs/CHANGES", "content": "add adds.\n"}, "was written"
+    ),
+    shell(
+        "rm -f old.txt; echo removed",
+        "removed",
+        "test ! -e old.txt && echo gone",
+        "gone",
+    ),
     shell(
         "git add -A && git commit -q -m 'Add adds' && echo committed",
         "committed",
@@ -104,17 +116,29 @@ def plan(messages: list[dict[str, Any]]) -> list[Part]:
         if said is not None and UNKNOWN_OUTCOME in looked:
             name, args, _ = step.check
             return [
-                ToolCall(f"{n}.look.{len(tries)}.{len(checks)}", name, msgspec.json.encode(args).decode())
+                ToolCall(
+                    f"{n}.look.{len(tries)}.{len(checks)}",
+                    name,
+                    msgspec.json.encode(args).decode(),
+                )
             ]
         if said is None or step.check[2] not in looked:
-            return [ToolCall(f"{n}.do.{len(tries)}", step.name, msgspec.json.encode(step.args).decode())]
+            return [
+                ToolCall(
+                    f"{n}.do.{len(tries)}",
+                    step.name,
+                    msgspec.json.encode(step.args).decode(),
+                )
+            ]
     return [Text("It adds now.")]
 
 
 class Worker(ScriptedModel):
     """Plays the plan."""
 
-    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
+    async def stream(
+        self, body: bytes, *, silence: float
+    ) -> AsyncGenerator[Piece, None]:
         yield Answer(plan(msgspec.json.decode(body)["messages"]), None, "stop")
 
 
@@ -156,7 +180,9 @@ def die_in_tool(runtime: Runtime, step: int, phase: str) -> None:
                 die()
             if mine and phase == "middle":
                 (call.folder / HOLD).touch()
-                threading.Thread(target=die_once_begun, args=(call.folder / ".began",), daemon=True).start()
+                threading.Thread(
+                    target=die_once_begun, args=(call.folder / ".began",), daemon=True
+                ).start()
             done: str = await run(args, call)
             if mine and phase == "after":
                 die()
@@ -175,7 +201,15 @@ def die_once_begun(file: Path) -> None:
     die()
 
 
-def work(teller: Teller, url: str, home: str, conversation: str, words: str, step: int, phase: str) -> None:
+def work(
+    teller: Teller,
+    url: str,
+    home: str,
+    conversation: str,
+    words: str,
+    step: int,
+    phase: str,
+) -> None:
     """Answer, or go on with what is there, and die in this phase of this step."""
     if "." in phase:
         die_when_stored(step, phase)
@@ -197,7 +231,9 @@ def work(teller: Teller, url: str, home: str, conversation: str, words: str, ste
 
 def git(folder: Path, *words: str) -> str:
     who = ["-c", "user.name=Ada", "-c", "user.email=ada@localhost"]
-    done = subprocess.run(["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
@@ -218,7 +254,11 @@ def make_home(home: Path) -> Path:
 
 
 def files_of(folder: Path) -> dict[str, str]:
-    found = (each for each in folder.rglob("*") if each.is_file() and ".git" not in each.parts)
+    found = (
+        each
+        for each in folder.rglob("*")
+        if each.is_file() and ".git" not in each.parts
+    )
     return {
         str(each.relative_to(folder)): each.read_text() for each in found
         if each.name != ".began" and "__pycache__" not in each.parts
@@ -227,25 +267,44 @@ def files_of(folder: Path) -> dict[str, str]:
 
 def end_of(folder: Path) -> tuple[dict[str, str], str, str]:
     """What there is when all is done: the files, what was committed, and that nothing is left over."""
-    return files_of(folder), git(folder, "log", "--format=%s %T"), git(folder, "status", "--porcelain")
+    return (
+        files_of(folder),
+        git(folder, "log", "--format=%s %T"),
+        git(folder, "status", "--porcelain"),
+    )
 
 
 @pytest.mark.timeout(300)  # more than fifty processes, one after the other
-def test_ten_steps_killed_at_every_one_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
+def test_ten_steps_killed_at_every_one_end_as_if_nothing_had_happened(
+    tmp_path: Path,
+) -> None:
     """And what the whole turn changed, through all its deaths, is put back as one."""
     assert shutil.which("git"), "this test needs git"
     calm, calm_url = make_home(tmp_path / "calm"), f"sqlite:///{tmp_path}/calm.db"
     name = new_conversation(calm_url)
-    assert Child(work, calm_url, str(tmp_path / "calm"), name, "Make it add.", -1, "").finish() == 0
+    assert (
+        Child(
+            work, calm_url, str(tmp_path / "calm"), name, "Make it add.", -1, ""
+        ).finish()
+        == 0
+    )
     wanted = end_of(calm)
-    assert wanted[0].keys() == {"calc.py", "README", ".gitignore", "test_calc.py", "docs/CHANGES"}
+    assert wanted[0].keys() == {
+        "calc.py",
+        "README",
+        ".gitignore",
+        "test_calc.py",
+        "docs/CHANGES",
+    }
 
     home, url = tmp_path / "killed", f"sqlite:///{tmp_path}/killed.db"
     folder = make_home(home)
     name, kills = new_conversation(url), Counter[str]()
     words = "Make it add."
     for n, step in enumerate(STEPS):
-        phases = [*PHASES[:3], "middle", *PHASES[3:]] if step.name == "shell" else PHASES
+        phases = (
+            [*PHASES[:3], "middle", *PHASES[3:]] if step.name == "shell" else PHASES
+        )
         for phase in phases:
             victim = Child(work, url, str(home), name, words, n, phase)
             assert victim.finish() == -9, f"step {n} was over before {phase}"
@@ -255,22 +314,34 @@ def test_ten_steps_killed_at_every_one_end_as_if_nothing_had_happened(tmp_path: 
     assert kills == {**dict.fromkeys(PHASES, len(STEPS)), "middle": 3}
     assert end_of(folder) == wanted
     events = journal_of(url, name)
-    ended = Counter(each.event.call for each in events if isinstance(each.event, ToolFinished))
+    ended = Counter(
+        each.event.call for each in events if isinstance(each.event, ToolFinished)
+    )
     assert set(ended.values()) == {1}, "a call ended twice"
     once = {
         each.event.call
         for each in events
         if isinstance(each.event, ToolStarted) and each.event.effect == "once"
     }
-    begun = Counter(each.event.call for each in events if isinstance(each.event, ToolStarted))
-    assert all(begun[call] == 1 for call in once), "what may be done once was begun twice"
-    rows = [row for row in rows_of(events).rows if row.kind in {"assistant", "files"} and row.text]
+    begun = Counter(
+        each.event.call for each in events if isinstance(each.event, ToolStarted)
+    )
+    assert all(begun[call] == 1 for call in once), (
+        "what may be done once was begun twice"
+    )
+    rows = [
+        row
+        for row in rows_of(events).rows
+        if row.kind in {"assistant", "files"} and row.text
+    ]
     assert [row.text for row in rows[-2:]] == ["It adds now.", "Changed 5 files."]
     asyncio.run(put_back(url, home, name, folder))
 
 
 async def put_back(url: str, home: Path, name: str, folder: Path) -> None:
-    async with Runtime(config_of(url, home), models=[Worker([])], serves=False) as runtime:
+    async with Runtime(
+        config_of(url, home), models=[Worker([])], serves=False
+    ) as runtime:
         (turn,) = await runtime.changes(name)
         what = {each.path: each.what for each in turn.files}
         assert what == {

@@ -29,10 +29,15 @@ def wait(done: Callable[[], object], what: str) -> None:
         time.sleep(0.02)
 
 
-def test_commands_die_with_the_server_and_the_conversation_is_told(store_url: str, tmp_path: Path) -> None:
+def test_commands_die_with_the_server_and_the_conversation_is_told(
+    store_url: str, tmp_path: Path
+) -> None:
     """A call of the shell is `unknown` and not made again; a background process is told as lost, once."""
     find_bwrap()
-    calls = [Call("shell_start", {"command": BEHIND}), Call("shell", {"command": AHEAD})]
+    calls = [
+        Call("shell_start", {"command": BEHIND}),
+        Call("shell", {"command": AHEAD}),
+    ]
     set_up(tmp_path, [Reply(calls=[each]) for each in calls] + [Reply("I see.")])
     with (tmp_path / "config.toml").open("a") as file:
         file.write(ALLOWED)
@@ -42,11 +47,17 @@ def test_commands_die_with_the_server_and_the_conversation_is_told(store_url: st
         name = page.new()
 
         def ended(count: int) -> bool:
-            return sum(each.kind == "run.finished" for each in journal_of(store_url, name)) >= count
+            return (
+                sum(each.kind == "run.finished" for each in journal_of(store_url, name))
+                >= count
+            )
 
         page.say(name, "go")
         wait((folder / "ahead").exists, "the command did not begin")
-        wait(lambda: inside(folder).count("sleep") == 3, f"not all began: {inside(folder)}")
+        wait(
+            lambda: inside(folder).count("sleep") == 3,
+            f"not all began: {inside(folder)}",
+        )
         served.kill_server()
         wait(lambda: not inside(folder), "a command outlived the server")
         wait(
@@ -56,13 +67,20 @@ def test_commands_die_with_the_server_and_the_conversation_is_told(store_url: st
     started = [each.name for each in events if isinstance(each, ToolStarted)]
     outcomes = [each.outcome for each in events if isinstance(each, ToolFinished)]
     assert (started, outcomes) == (["shell_start", "shell"], ["done", "unknown"])
-    assert [(folder / each).read_text() for each in ("behind", "ahead")] == ["x\n", "x\n"]
+    assert [(folder / each).read_text() for each in ("behind", "ahead")] == [
+        "x\n",
+        "x\n",
+    ]
     (process,) = [
         each.text.split()[-1].strip(".")
         for each in events
         if isinstance(each, ToolFinished) and each.outcome == "done"
     ]
-    (told,) = [text_of(each.parts) for each in events if isinstance(each, MessageUser) and each.system]
+    (told,) = [
+        text_of(each.parts)
+        for each in events
+        if isinstance(each, MessageUser) and each.system
+    ]
     assert f"The background process {process} ended because Tenax was stopped" in told
     assert list((tmp_path / "background").iterdir()) == []
     assert inside(folder) == []

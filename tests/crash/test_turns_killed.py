@@ -15,7 +15,13 @@ import pytest
 import tenax
 from tenax.cli import tenax as command
 from tenax.cli.frame import run
-from tenax.events import MessageAssistant, MessageUser, RunStarted, ToolFinished, ToolStarted
+from tenax.events import (
+    MessageAssistant,
+    MessageUser,
+    RunStarted,
+    ToolFinished,
+    ToolStarted,
+)
 from tenax.journal.base import Recorded
 from tenax.models import Call, Reply
 from tenax.parts import Text
@@ -62,15 +68,24 @@ def started(events: Sequence[Recorded], outcome: str = "") -> Counter[tuple[int,
     """How often each call was begun, or ended."""
     found = [each.event for each in events]
     kinds = ToolFinished if outcome else ToolStarted
-    return Counter((each.message, each.call) for each in found if isinstance(each, kinds))
+    return Counter(
+        (each.message, each.call) for each in found if isinstance(each, kinds)
+    )
 
 
-def check(before: Sequence[Recorded], after: Sequence[Recorded], shown: str, answer: str = ANSWER) -> None:
+def check(
+    before: Sequence[Recorded],
+    after: Sequence[Recorded],
+    shown: str,
+    answer: str = ANSWER,
+) -> None:
     """What must hold after a kill and a resumption."""
     now = {each.seq: (each.kind, each.body) for each in after}
     for each in before:
         if each.digest:
-            assert now.get(each.seq) == (each.kind, each.body), f"seq {each.seq} is missing or another"
+            assert now.get(each.seq) == (each.kind, each.body), (
+                f"seq {each.seq} is missing or another"
+            )
     rows = rows_of(after).rows
     texts = [row.text for row in rows if row.kind == "assistant"]
     for row in rows_of(before).rows:
@@ -87,13 +102,27 @@ def check(before: Sequence[Recorded], after: Sequence[Recorded], shown: str, ans
         "a finished call was repeated"
     )
     assert all(count == 1 for count in started(after, "ended").values())
-    final = [row for row in rows if row.kind == "assistant" and row.state == "" and row.text == answer]
+    final = [
+        row
+        for row in rows
+        if row.kind == "assistant" and row.state == "" and row.text == answer
+    ]
     assert len(final) == 1, brief(rows)
     assert rows[-1] == final[0]
-    assert not {row.state for row in rows} & {"streaming", "queued", "running", "waiting"}
+    assert not {row.state for row in rows} & {
+        "streaming",
+        "queued",
+        "running",
+        "waiting",
+    }
 
 
-def doctor(url: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def doctor(
+    url: str,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """`tenax doctor` says ok."""
     monkeypatch.setenv("TENAX_HOME", str(home))
     monkeypatch.setenv("TENAX_STORE", url)
@@ -127,13 +156,18 @@ def test_a_turn_killed_when_something_was_just_stored_goes_on_from_there(
 
 
 def test_turns_killed_at_random_instants_lose_nothing(
-    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """From outside, at any instant: one conversation after the other in the same store, until two phases were met."""
     set_up(tmp_path, SCRIPT)
     chance = random.Random(8)
     phases: Counter[str] = Counter()
-    while phases.total() < KILLS_AT_RANDOM or (len(phases) == 1 and phases.total() < KILLS_MAX):
+    while phases.total() < KILLS_AT_RANDOM or (
+        len(phases) == 1 and phases.total() < KILLS_MAX
+    ):
         name = new_conversation(store_url)
         victim = Child(ask, store_url, str(tmp_path), ["-p", "go", "-c", name])
         victim.read_until(1)
@@ -144,7 +178,11 @@ def test_turns_killed_at_random_instants_lose_nothing(
         victim.finish()
         before = journal_of(store_url, name)
         phases[before[-1].kind] += 1
-        check(before, resumed(store_url, tmp_path, name), (tmp_path / "shown.txt").read_text())
+        check(
+            before,
+            resumed(store_url, tmp_path, name),
+            (tmp_path / "shown.txt").read_text(),
+        )
     assert len(phases) > 1, phases
     doctor(store_url, tmp_path, monkeypatch, capsys)
 
@@ -161,7 +199,10 @@ def test_a_turn_killed_while_the_context_is_made_shorter_goes_on(
     set_up(tmp_path, [Reply(words=ANSWER, pause=0.01)], context=1500)
     talk: list[MessageUser | MessageAssistant] = []
     for n in range(12):
-        talk += [MessageUser([Text(f"question {n} " + "word " * 60)]), MessageAssistant([Text("so " * 60)])]
+        talk += [
+            MessageUser([Text(f"question {n} " + "word " * 60)]),
+            MessageAssistant([Text("so " * 60)]),
+        ]
     name = new_conversation(store_url, *talk)
     victim = Child(ask, store_url, str(tmp_path), ["-p", "go", "-c", name], kind, 1)
     assert victim.finish() == -9, (tmp_path / "shown.txt.err").read_text()
@@ -202,7 +243,9 @@ def test_an_effect_is_not_repeated_unless_it_may_be(
     assert len(set(noted)) <= 1, "another key"
     events = [each.event for each in journal_of(store_url, name)]
     ends = [each.outcome for each in events if isinstance(each, ToolFinished)]
-    assert ends == ["unknown" if effect == "once" and point != "tool.finished" else "done"]
+    assert ends == [
+        "unknown" if effect == "once" and point != "tool.finished" else "done"
+    ]
     assert rows_of(journal_of(store_url, name)).rows[-1].text == "done"
 
 
@@ -213,8 +256,15 @@ def plain(events: Sequence[Recorded]) -> list[tuple[str, str]]:
     def number(found: re.Match[str]) -> str:
         return names.setdefault(found[0], f"{found[0][0]}_{len(names)}")
 
-    bodies = [(each.kind, f"{each.run} {(each.body or b'').decode()}") for each in events if each.digest]
-    told = [(kind, re.sub(r"\b[a-z]_[0-9a-f-]{36}\b", number, body)) for kind, body in bodies]
+    bodies = [
+        (each.kind, f"{each.run} {(each.body or b'').decode()}")
+        for each in events
+        if each.digest
+    ]
+    told = [
+        (kind, re.sub(r"\b[a-z]_[0-9a-f-]{36}\b", number, body))
+        for kind, body in bodies
+    ]
     resumes = [kind for kind, _ in told].index(
         "run.started", [kind for kind, _ in told].index("run.finished")
     )
@@ -228,7 +278,12 @@ def test_the_same_journal_gives_the_same_recovery(
     """Two copies of what a dead process left are gone on with in the same way."""
     set_up(tmp_path, SCRIPT)
     name = new_conversation(store_url)
-    assert Child(ask, store_url, str(tmp_path), ["-p", "go", "-c", name], kind, nth).finish() == -9
+    assert (
+        Child(
+            ask, store_url, str(tmp_path), ["-p", "go", "-c", name], kind, nth
+        ).finish()
+        == -9
+    )
     found = []
     for n in range(2):
         to = f"sqlite:///{tmp_path}/copy{n}.db"
@@ -247,7 +302,9 @@ def test_of_several_processes_that_go_on_after_a_kill_exactly_one_does(
     """Four start at the same moment; there is one resumed run, and its tool calls are made once."""
     set_up(tmp_path, SCRIPT)
     name = new_conversation(store_url)
-    victim = Child(ask, store_url, str(tmp_path), ["-p", "go", "-c", name], "reply.delta", 2)
+    victim = Child(
+        ask, store_url, str(tmp_path), ["-p", "go", "-c", name], "reply.delta", 2
+    )
     assert victim.finish() == -9
     before = journal_of(store_url, name)
     heirs = [Child(go_on, store_url, str(tmp_path), name) for _ in range(4)]

@@ -73,16 +73,31 @@ def test_a_queued_message_of_another_process_is_answered_and_each_prints_its_own
     store_url: str, journal: Journal, tmp_path: Path
 ) -> None:
     """One run at a time: the second waits behind the first; nobody's answer is printed by the other."""
-    set_up(tmp_path, [Reply(words="the first of two", pause=0.1), Reply(words="the second", pause=0.02)])
+    set_up(
+        tmp_path,
+        [
+            Reply(words="the first of two", pause=0.1),
+            Reply(words="the second", pause=0.02),
+        ],
+    )
     name = new_conversation(store_url)
-    first = Child(ask, store_url, str(tmp_path), ["-p", "one", "-c", name], "", 1, "a.txt")
+    first = Child(
+        ask, store_url, str(tmp_path), ["-p", "one", "-c", name], "", 1, "a.txt"
+    )
     wait_for(journal, name, "reply.delta")
-    second = Child(ask, store_url, str(tmp_path), ["-p", "two", "-c", name], "", 1, "b.txt")
+    second = Child(
+        ask, store_url, str(tmp_path), ["-p", "two", "-c", name], "", 1, "b.txt"
+    )
     assert (first.finish(), second.finish()) == (0, 0)
     assert said(tmp_path, "a.txt") == "the first of two\n"
     assert said(tmp_path, "b.txt") == "the second\n"
     rows = rows_of(journal.read(name, limit=1000)).rows
-    assert [row.text for row in rows] == ["one", "the first of two", "two", "the second"]
+    assert [row.text for row in rows] == [
+        "one",
+        "the first of two",
+        "two",
+        "the second",
+    ]
 
 
 def test_a_queued_message_is_answered_by_the_one_that_lives(
@@ -91,16 +106,26 @@ def test_a_queued_message_is_answered_by_the_one_that_lives(
     """The process that was busy is killed; the one that waits repairs its run and answers its own message."""
     set_up(tmp_path, [ENDLESS, Reply(words="here")])
     name = new_conversation(store_url)
-    first = Child(ask, store_url, str(tmp_path), ["-p", "one", "-c", name], "", 1, "a.txt")
+    first = Child(
+        ask, store_url, str(tmp_path), ["-p", "one", "-c", name], "", 1, "a.txt"
+    )
     wait_for(journal, name, "reply.delta")
-    second = Child(ask, store_url, str(tmp_path), ["-p", "two", "-c", name], "", 1, "b.txt")
+    second = Child(
+        ask, store_url, str(tmp_path), ["-p", "two", "-c", name], "", 1, "b.txt"
+    )
     wait_for(journal, name, "message.user", 2)
     first.kill()
     assert (first.finish(), second.finish()) == (-9, 0)
     assert said(tmp_path, "b.txt") == "here\n"
     assert outcomes(journal, name) == ["interrupted", "completed"]
     rows = rows_of(journal.read(name, limit=1000)).rows
-    assert [row.kind for row in rows] == ["user", "assistant", "marker", "user", "assistant"]
+    assert [row.kind for row in rows] == [
+        "user",
+        "assistant",
+        "marker",
+        "user",
+        "assistant",
+    ]
     assert rows[1].text.startswith(said(tmp_path, "a.txt").strip("\n"))
 
 
@@ -108,13 +133,21 @@ def test_a_process_that_waits_and_is_stopped_leaves_the_other_alone(
     store_url: str, journal: Journal, tmp_path: Path
 ) -> None:
     """Ctrl-C in the one that waits: its message stays, and the run of the other goes on and answers both."""
-    set_up(tmp_path, [Reply(words="the first of two", pause=0.4), Reply(words="the second")])
+    set_up(
+        tmp_path,
+        [Reply(words="the first of two", pause=0.4), Reply(words="the second")],
+    )
     name = new_conversation(store_url)
-    first = Child(ask, store_url, str(tmp_path), ["-p", "one", "-c", name], "", 1, "a.txt")
+    first = Child(
+        ask, store_url, str(tmp_path), ["-p", "one", "-c", name], "", 1, "a.txt"
+    )
     wait_for(journal, name, "reply.delta")
     assert first.process.pid is not None
-    stop_at_rest(first.process.pid, journal, store_url)  # its run is under way until the other has ended
-    second = Child(ask, store_url, str(tmp_path), ["-p", "two", "-c", name], "", 1, "b.txt")
+    # its run is under way until the other has ended
+    stop_at_rest(first.process.pid, journal, store_url)
+    second = Child(
+        ask, store_url, str(tmp_path), ["-p", "two", "-c", name], "", 1, "b.txt"
+    )
     wait_for(journal, name, "message.user", 2)
     while "conversation" not in said(tmp_path, "b.txt.err"):  # from then on it waits
         time.sleep(0.01)
@@ -136,7 +169,10 @@ def test_an_approval_is_answered_from_another_process_and_exactly_one_goes_on(
     assert Child(park, store_url, str(tmp_path), name).finish() == 0
     asked = wait_for(journal, name, "approval.asked").event
     assert isinstance(asked, ApprovalAsked)
-    answers = [Child(approve, store_url, str(tmp_path), name, asked.message, asked.call) for _ in range(3)]
+    answers = [
+        Child(approve, store_url, str(tmp_path), name, asked.message, asked.call)
+        for _ in range(3)
+    ]
     assert finish_all(answers) == [0] * 3
     assert len(lines(tmp_path / "notes.txt")) == 1
     events = [each.event for each in journal.read(name, limit=1000)]
@@ -153,7 +189,9 @@ def test_taking_over_ends_the_other_with_a_line_and_keeps_what_it_wrote(
     name = new_conversation(store_url)
     env = {**os.environ, "TENAX_HOME": str(tmp_path), "TENAX_STORE": store_url}
     args = [sys.executable, "-m", "tenax", "-p", "one", "-c", name]
-    first = subprocess.Popen(args, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    first = subprocess.Popen(
+        args, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     wait_for(journal, name, "reply.delta", 3)
     taker = ["-p", "two", "-c", name, "--how", "take over"]
     second = Child(ask, store_url, str(tmp_path), taker, "", 1, "b.txt")
@@ -188,7 +226,9 @@ def note_late(_: Teller, url: str, home: str, conversation: str) -> None:
     async def work() -> None:
         note = Note(Path(home) / "notes.txt", wait=taken)
         models = [ScriptedModel(Script.read(Path(home) / "script.json"))]
-        async with Hands(config_of(url, Path(home)), models=models).with_tools(note) as runtime:
+        async with Hands(config_of(url, Path(home)), models=models).with_tools(
+            note
+        ) as runtime:
             stored = await runtime.submit(conversation, "one")
             await runtime.finished(conversation, stored.seq)
             await runtime.lanes.idle(conversation)
@@ -202,7 +242,11 @@ def test_the_late_result_of_a_tool_is_kept_and_changes_nothing_that_was_sent(
     """The call is made once. Its result stands with its own call, starts no run, and is told with the next request."""
     set_up(
         tmp_path,
-        [Reply(calls=[Call("note", {"text": "milk"})]), Reply(words="taken"), Reply(words="and next")],
+        [
+            Reply(calls=[Call("note", {"text": "milk"})]),
+            Reply(words="taken"),
+            Reply(words="and next"),
+        ],
     )
     name = new_conversation(store_url)
     first = Child(note_late, store_url, str(tmp_path), name)
@@ -212,11 +256,19 @@ def test_the_late_result_of_a_tool_is_kept_and_changes_nothing_that_was_sent(
     (tmp_path / "taken").touch()
     assert first.finish() == 0
     events = [each.event for each in journal.read(name, limit=1000)]
-    assert [each.outcome for each in events if isinstance(each, ToolFinished)] == ["unknown"]
-    assert [each.text for each in events if isinstance(each, ToolLate)] == ["noted milk"]
+    assert [each.outcome for each in events if isinstance(each, ToolFinished)] == [
+        "unknown"
+    ]
+    assert [each.text for each in events if isinstance(each, ToolLate)] == [
+        "noted milk"
+    ]
     assert sum(isinstance(each, RunStarted) for each in events) == 2
     assert len(lines(tmp_path / "notes.txt")) == 1
-    (tool,) = [row for row in rows_of(journal.read(name, limit=1000)).rows if row.kind == "tool"]
+    (tool,) = [
+        row
+        for row in rows_of(journal.read(name, limit=1000)).rows
+        if row.kind == "tool"
+    ]
     assert (tool.state, tool.text, tool.late) == ("done", "noted milk", True)
     third = Child(limited, store_url, str(tmp_path), name, "three", "queue", 60.0)
     assert third.finish() == 0
@@ -229,7 +281,9 @@ def requests(url: str, journal: Journal, name: str, home: Path) -> list[bytes]:
 
     async def work() -> list[bytes]:
         note = Note(home / "notes.txt")
-        runtime: Runtime = Hands(config_of(url, home), models=[ScriptedModel([])]).with_tools(note)
+        runtime: Runtime = Hands(
+            config_of(url, home), models=[ScriptedModel([])]
+        ).with_tools(note)
         found = []
         for each in journal.read(name, limit=1000):
             if isinstance(event := each.event, ModelRequested):
@@ -245,7 +299,8 @@ def halt(pid: int) -> None:
     """SIGSTOP, and wait until all its threads stand: one that waits for a lock would still get it meanwhile."""
     os.kill(pid, signal.SIGSTOP)
     for each in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # that thread had just ended
+        # that thread had just ended
+        with suppress(FileNotFoundError, ProcessLookupError):
             while (each / "stat").read_text().rpartition(")")[2].split()[0] != "T":
                 time.sleep(0.001)
 
@@ -288,11 +343,19 @@ def test_a_hung_process_loses_its_lease_and_learns_it_when_it_wakes_up(
     assert first.lines[-1] == ["idle"]
     after = [each for each in journal.read(name, limit=1000) if each.digest]
     assert [each.body for each in after][: len(facts)] == facts
-    assert {each.kind for each in after[len(facts) :]} <= {"run.late", "run.sealed", "run.recovered"}
+    assert {each.kind for each in after[len(facts) :]} <= {
+        "run.late",
+        "run.sealed",
+        "run.recovered",
+    }
     rows = rows_of(after).rows
     assert [row.text for row in rows if row.kind == "user"] == ["one", "two"]
     assert SLOW.startswith(
-        "".join(row.text for row in rows if row.run == rows[1].run and row.kind == "assistant")
+        "".join(
+            row.text
+            for row in rows
+            if row.run == rows[1].run and row.kind == "assistant"
+        )
     )
     assert rows[-1].text == "here"
 
@@ -303,12 +366,21 @@ def test_a_short_question_elsewhere_repairs_an_interrupted_run_and_does_not_use_
     """Who asks once answers once: what others left is shown as interrupted, and left for a process that stays."""
     set_up(tmp_path, [Reply(words=SLOW, pause=0.1)])
     name = new_conversation(store_url)
-    Child(ask, store_url, str(tmp_path), ["-p", "long", "-c", name], "reply.delta", 2).finish()
+    Child(
+        ask, store_url, str(tmp_path), ["-p", "long", "-c", name], "reply.delta", 2
+    ).finish()
     set_up(tmp_path, [Reply(words="quick")])
     for _ in range(3):
-        assert Child(ask, store_url, str(tmp_path), ["-p", "hi"], "", 1, "x.txt").finish() == 0
+        assert (
+            Child(ask, store_url, str(tmp_path), ["-p", "hi"], "", 1, "x.txt").finish()
+            == 0
+        )
     assert outcomes(journal, name) == ["interrupted"]
-    attempts = [each.event for each in journal.read(name, limit=1000) if each.kind == RunStarted.kind]
+    attempts = [
+        each.event
+        for each in journal.read(name, limit=1000)
+        if each.kind == RunStarted.kind
+    ]
     assert [each.attempt for each in attempts if isinstance(each, RunStarted)] == [0]
 
 
@@ -318,7 +390,9 @@ def test_a_conversation_whose_process_was_killed_is_shown_as_interrupted(
     """Opening it is enough: nobody has to ask anything first."""
     set_up(tmp_path, [Reply(words=SLOW, pause=0.1)])
     name = new_conversation(store_url)
-    Child(ask, store_url, str(tmp_path), ["-p", "long", "-c", name], "reply.delta", 2).finish()
+    Child(
+        ask, store_url, str(tmp_path), ["-p", "long", "-c", name], "reply.delta", 2
+    ).finish()
     until_free(store_url, name)
 
     async def opened() -> list[tuple[str, str]]:
@@ -328,4 +402,8 @@ def test_a_conversation_whose_process_was_killed_is_shown_as_interrupted(
         finally:
             await runtime.close()
 
-    assert asyncio.run(opened()) == [("user", ""), ("assistant", "cut"), ("marker", "recovered")]
+    assert asyncio.run(opened()) == [
+        ("user", ""),
+        ("assistant", "cut"),
+        ("marker", "recovered"),
+    ]

@@ -59,22 +59,26 @@ def grown(path: Path, copy: Path) -> tuple[str, str, str]:
     return one, other, incarnation
 
 
-def test_a_copy_that_is_put_back_is_read_only_and_says_what_is_missing(path: Path, tmp_path: Path) -> None:
+def test_a_copy_that_is_put_back_is_read_only_and_says_what_is_missing(
+    path: Path, tmp_path: Path
+) -> None:
     """It has another incarnation, and everything that it holds can be read."""
     one, other, incarnation = grown(path, tmp_path / "copy")
     put_back(tmp_path / "copy", path)
     with opened(path) as journal:
         assert journal.incarnation != incarnation
-        assert [(each.conversation, each.have, each.upto, each.messages) for each in journal.missing] == [
-            (one, 2, 4, 2)
-        ]
+        assert [
+            (each.conversation, each.have, each.upto, each.messages)
+            for each in journal.missing
+        ] == [(one, 2, 4, 2)]
         assert said(journal, one) == ["first"]
         for write in _writes(journal, one, other):
             with pytest.raises(StoreIncomplete, match="1 conversation") as caught:
                 write()
             assert "tenax doctor --accept" in caught.value.hint
         again = journal.incarnation
-    with opened(path) as journal:  # as often as it is opened, until somebody has decided
+    # as often as it is opened, until somebody has decided
+    with opened(path) as journal:
         assert journal.incarnation == again
         assert len(journal.missing) == 1
         assert said(journal, one) == ["first"]
@@ -90,7 +94,9 @@ def _writes(journal: Journal, one: str, other: str) -> list[Callable[[], object]
     ]
 
 
-def test_it_goes_on_once_the_loss_is_accepted_also_where_it_is_open(path: Path, tmp_path: Path) -> None:
+def test_it_goes_on_once_the_loss_is_accepted_also_where_it_is_open(
+    path: Path, tmp_path: Path
+) -> None:
     """A server that runs meanwhile takes messages again, without a restart and under the same incarnation."""
     one, _, before = grown(path, tmp_path / "copy")
     put_back(tmp_path / "copy", path)
@@ -108,7 +114,9 @@ def test_it_goes_on_once_the_loss_is_accepted_also_where_it_is_open(path: Path, 
         assert said(journal, one) == ["first", "new"]
 
 
-def test_it_goes_on_once_a_store_with_everything_is_put_back(path: Path, tmp_path: Path) -> None:
+def test_it_goes_on_once_a_store_with_everything_is_put_back(
+    path: Path, tmp_path: Path
+) -> None:
     one, _, _ = grown(path, tmp_path / "old")
     copy_store(path, tmp_path / "new")
     put_back(tmp_path / "old", path)
@@ -143,19 +151,25 @@ def test_a_copy_that_is_put_back_with_its_own_witness_has_another_incarnation(
         assert journal.incarnation == incarnation
 
 
-def test_a_store_that_is_deleted_or_emptied_is_missed(path: Path, tmp_path: Path) -> None:
+def test_a_store_that_is_deleted_or_emptied_is_missed(
+    path: Path, tmp_path: Path
+) -> None:
     one, other, _ = grown(path, tmp_path / "copy")
     for each in path.parent.glob("tenax.db*"):
         if each.is_file() and not each.name.endswith("-witness"):
             each.unlink()
     with opened(path) as journal:
-        assert {each.conversation: (each.have, each.upto) for each in journal.missing} == {
+        assert {
+            each.conversation: (each.have, each.upto) for each in journal.missing
+        } == {
             one: (0, 4),
             other: (0, 2),
         }
 
 
-def test_another_history_of_the_same_length_is_noticed(path: Path, tmp_path: Path) -> None:
+def test_another_history_of_the_same_length_is_noticed(
+    path: Path, tmp_path: Path
+) -> None:
     """The number is there, and the event is another one."""
     one, _, _ = grown(path, tmp_path / "copy")
     elsewhere = tmp_path / "elsewhere" / "tenax.db"
@@ -167,10 +181,14 @@ def test_another_history_of_the_same_length_is_noticed(path: Path, tmp_path: Pat
     copy_store(elsewhere, tmp_path / "other")
     put_back(tmp_path / "other", path)
     with opened(path) as journal:
-        assert [str(each) for each in journal.missing] == [f"{one}: event 4 is not the one that was stored."]
+        assert [str(each) for each in journal.missing] == [
+            f"{one}: event 4 is not the one that was stored."
+        ]
 
 
-def test_a_store_ahead_of_its_witness_or_without_one_is_in_order(path: Path, tmp_path: Path) -> None:
+def test_a_store_ahead_of_its_witness_or_without_one_is_in_order(
+    path: Path, tmp_path: Path
+) -> None:
     """The first start after an update has none; a crash leaves one that is a second old."""
     witness = path.with_name("tenax.db-witness")
     one, _, _ = grown(path, tmp_path / "copy")
@@ -188,7 +206,9 @@ def test_a_store_ahead_of_its_witness_or_without_one_is_in_order(path: Path, tmp
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link to itself"])
-def test_a_witness_that_cannot_be_read_is_not_taken_for_none(path: Path, tmp_path: Path, kind: str) -> None:
+def test_a_witness_that_cannot_be_read_is_not_taken_for_none(
+    path: Path, tmp_path: Path, kind: str
+) -> None:
     """An older copy would be taken for the whole store. Who opens it is told what to do, and nothing waits for ever."""
     grown(path, tmp_path / "copy")
     put_back(tmp_path / "copy", path)
@@ -273,7 +293,9 @@ def test_the_witness_holds_no_words_and_only_the_owner_reads_it(path: Path) -> N
     assert witness.stat().st_mode & 0o077 == 0
 
 
-def test_a_running_store_is_witnessed_within_a_second(path: Path, tmp_path: Path) -> None:
+def test_a_running_store_is_witnessed_within_a_second(
+    path: Path, tmp_path: Path
+) -> None:
     """Nobody has to close it: a process that is killed later leaves a witness."""
     with opened(path) as journal:
         one = begin(journal)
@@ -290,7 +312,9 @@ def test_a_running_store_is_witnessed_within_a_second(path: Path, tmp_path: Path
 def _witnessed(path: Path, conversation: str) -> int:
     _, _, text = path.with_name("tenax.db-witness").read_bytes().partition(b"\n")
     heads = msgspec.json.decode(text)["stores"][""]["heads"].values()
-    return max((facts for _, name, facts, *_ in heads if name == conversation), default=0)
+    return max(
+        (facts for _, name, facts, *_ in heads if name == conversation), default=0
+    )
 
 
 def _wait_until(holds: Callable[[], bool]) -> None:
@@ -369,7 +393,8 @@ def test_a_conversation_is_proved_before_it_is_read(path: Path) -> None:
         with opened(path) as journal:
             for _ in range(2):
                 with pytest.raises(
-                    StoreDamaged, match=f"Event 2 of conversation {broken} is not what was written"
+                    StoreDamaged,
+                    match=f"Event 2 of conversation {broken} is not what was written",
                 ):
                     read(journal)
             assert said(journal, whole) == ["words as they were", "and more"]
@@ -440,7 +465,10 @@ def test_a_store_that_is_put_back_under_a_running_process_takes_nothing_new(
         tell(journal, name, "second")
         tell(journal, name, "third")
         incarnation = journal.incarnation
-        source, target = apsw.Connection(str(tmp_path / "copy" / path.name)), apsw.Connection(str(path))
+        source, target = (
+            apsw.Connection(str(tmp_path / "copy" / path.name)),
+            apsw.Connection(str(path)),
+        )
         with target.backup("main", source, "main") as backup:
             while not backup.done:
                 backup.step()
@@ -457,7 +485,10 @@ def test_a_store_that_is_put_back_under_a_running_process_takes_nothing_new(
 
 def test_an_address_without_a_host_is_witnessed_by_the_server_it_reached() -> None:
     """PGHOST and PGPORT may name another server next time. The role does not matter."""
-    one, other = (SimpleNamespace(host="127.0.0.1", port=port, dbname="tenax") for port in (5432, 5433))
+    one, other = (
+        SimpleNamespace(host="127.0.0.1", port=port, dbname="tenax")
+        for port in (5432, 5433)
+    )
     ada, bob = (Link(f"postgresql://{role}@/tenax") for role in ("ada", "bob"))
     assert ada.name(one) == bob.name(one)  # type: ignore[arg-type]
     assert ada.name(one) != ada.name(other)  # type: ignore[arg-type]

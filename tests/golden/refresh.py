@@ -17,10 +17,18 @@ from tests.support.postgres import PostgresServer
 
 
 def main() -> None:
-    with stores.on_the_same_host(), PostgresServer() as server, tempfile.TemporaryDirectory() as scratch:
+    with (
+        stores.on_the_same_host(),
+        PostgresServer() as server,
+        tempfile.TemporaryDirectory() as scratch,
+    ):
         for engine in stores.ENGINES:
             copies = [
-                stores.copy_of(engine, Path(scratch) / engine / str(number), server.create_database())
+                stores.copy_of(
+                    engine,
+                    Path(scratch) / engine / str(number),
+                    server.create_database(),
+                )
                 for number in range(2)
             ]
             asyncio.run(stores.refresh(engine, *copies))

@@ -43,7 +43,10 @@ ENGINES: Final = ("sqlite", "postgresql")
 HOST: Final = "golden"
 """The host that wrote the stores. A test plays this host, so that it may sweep what dead processes left."""
 BOB: Final = "bob"
-PROVIDER: Final = (Reader("memory:ledger:sync", "turns", "now"), Reader("memory:ledger:commit", "due", "now"))
+PROVIDER: Final = (
+    Reader("memory:ledger:sync", "turns", "now"),
+    Reader("memory:ledger:commit", "due", "now"),
+)
 SEARCHES: Final = ("harbour", "cat", "lighthouse", "forgotten")
 QUESTION: Final = "And what do we do now?"
 SECONDS: Final = 60.0
@@ -115,11 +118,15 @@ def _sha256(data: bytes) -> str:
 
 
 def read_expected(engine: str) -> Expected:
-    return msgspec.json.decode((HERE / engine / "expected.json").read_bytes(), type=Expected)
+    return msgspec.json.decode(
+        (HERE / engine / "expected.json").read_bytes(), type=Expected
+    )
 
 
 def read_requests(engine: str) -> Requests:
-    return msgspec.json.decode((HERE / engine / "requests.json").read_bytes(), type=Requests)
+    return msgspec.json.decode(
+        (HERE / engine / "requests.json").read_bytes(), type=Requests
+    )
 
 
 def write_json(file: Path, value: object) -> None:
@@ -135,7 +142,8 @@ def _lines(value: Any, depth: int, margin: str = "") -> str:
     if isinstance(value, dict):
         open_, close = "{}"
         found = [
-            f"{json.dumps(key)}: {_lines(each, depth - 1, inner)}" for key, each in sorted(value.items())
+            f"{json.dumps(key)}: {_lines(each, depth - 1, inner)}"
+            for key, each in sorted(value.items())
         ]
     else:
         open_, close = "[]"
@@ -155,12 +163,26 @@ def differences(found: Any, expected: Any, where: str = "") -> list[str]:
         return [
             line
             for name in names
-            for line in differences(found.get(name), expected.get(name), f"{where}/{name}")
+            for line in differences(
+                found.get(name), expected.get(name), f"{where}/{name}"
+            )
         ]
-    if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+    if (
+        isinstance(found, list)
+        and isinstance(expected, list)
+        and len(found) == len(expected)
+    ):
         pairs = enumerate(zip(found, expected, strict=True))
-        return [line for number, pair in pairs for line in differences(*pair, f"{where}/{number}")]
-    return [] if found == expected else [f"{where}: {found!r} where {expected!r} was expected"]
+        return [
+            line
+            for number, pair in pairs
+            for line in differences(*pair, f"{where}/{number}")
+        ]
+    return (
+        []
+        if found == expected
+        else [f"{where}: {found!r} where {expected!r} was expected"]
+    )
 
 
 # -- a copy ----------------------------------------------------------------------------------------------------
@@ -174,7 +196,9 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def config(self) -> Config:
-        return load({"TENAX_HOME": str(self.home), "TENAX_STORE": self.url, "TZ": "UTC"})
+        return load(
+            {"TENAX_HOME": str(self.home), "TENAX_STORE": self.url, "TZ": "UTC"}
+        )
 
     def open(self, now_us: int, user: str | None = LOCAL_USER) -> Journal:
         return tenax.open(self.url, user=user, clock=StillClock(now_us))
@@ -190,21 +214,30 @@ def copy_of(engine: str, to: Path, empty_database: str) -> Place:
             packed.unlink()
         return Place(f"sqlite:///{home / 'tenax.db'}", home)
     with psycopg.connect(empty_database, autocommit=True) as connection:
-        connection.execute(gzip.decompress((HERE / engine / "store.sql.gz").read_bytes()))
+        connection.execute(
+            gzip.decompress((HERE / engine / "store.sql.gz").read_bytes())
+        )
     return Place(empty_database, home)
 
 
 # -- what a store says -----------------------------------------------------------------------------------------
 
 
-async def describe(place: Place, now_us: int, names: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+async def describe(
+    place: Place, now_us: int, names: Mapping[str, tuple[str, str]]
+) -> dict[str, Any]:
     """Everything that can be read without a repair: nothing is written to the store."""
     everybody = place.open(now_us, user=None)
     try:
         report = verify(everybody)
         found: dict[str, Any] = {
-            "verify": {**msgspec.to_builtins(report), "stale": "not compared: a new version derives anew"},
-            "users": {user: await _user(everybody.of(user)) for user in (LOCAL_USER, BOB)},
+            "verify": {
+                **msgspec.to_builtins(report),
+                "stale": "not compared: a new version derives anew",
+            },
+            "users": {
+                user: await _user(everybody.of(user)) for user in (LOCAL_USER, BOB)
+            },
             "conversations": {
                 name: await _conversation(everybody.of(user), its_id)
                 for name, (user, its_id) in names.items()
@@ -217,18 +250,25 @@ async def describe(place: Place, now_us: int, names: Mapping[str, tuple[str, str
 
 async def _user(journal: Journal) -> dict[str, Any]:
     facts, schedules = Facts(journal), Schedules(journal)
-    listed = [each for archived in (False, True) for each in journal.conversations(archived=archived)]
+    listed = [
+        each
+        for archived in (False, True)
+        for each in journal.conversations(archived=archived)
+    ]
     return {
         "conversations": [each.conversation for each in listed],
         "facts": [facts.versions(each.id) for each in facts.standing()],
         "schedules": schedules.all(),
         "behind": {
-            reader.name: [msgspec.structs.asdict(each) for each in journal.behind(reader)]
+            reader.name: [
+                msgspec.structs.asdict(each) for each in journal.behind(reader)
+            ]
             for reader in PROVIDER
         },
         "letters": {reader.name: journal.letters(reader.name) for reader in PROVIDER},
         "search": {
-            words: [[hit.conversation, hit.seq] for hit in journal.search(words).hits] for words in SEARCHES
+            words: [[hit.conversation, hit.seq] for hit in journal.search(words).hits]
+            for words in SEARCHES
         },
         "unfinished": journal.unfinished(),
     }
@@ -255,7 +295,8 @@ async def _conversation(journal: Journal, name: str) -> dict[str, Any]:
         "cursors": {reader.name: journal.cursor(reader, name) for reader in PROVIDER},
         "rows": rows_of(events),
         "context": [
-            msgspec.to_builtins(each) for each in history.context.request(sorted(history.context.waiting))
+            msgspec.to_builtins(each)
+            for each in history.context.request(sorted(history.context.waiting))
         ],
         "open": {
             "run": run.id if run is not None else None,
@@ -306,17 +347,24 @@ class Recording(ScriptedModel):
 
 @asynccontextmanager
 async def runtime_of(
-    place: Place, now_us: int, user: str = LOCAL_USER, model: ScriptedModel | None = None
+    place: Place,
+    now_us: int,
+    user: str = LOCAL_USER,
+    model: ScriptedModel | None = None,
 ) -> AsyncIterator[Runtime]:
     """A runtime that answers what is submitted to it, and repairs what is opened."""
     with pytest.MonkeyPatch.context() as patch, place.open(now_us, user) as journal:
         patch.setenv("HOME", str(place.home))  # instruction files above it are not read
         models = [model or Recording()]
-        async with Runtime(place.config, user=user, journal=journal, models=models, serves=False) as runtime:
+        async with Runtime(
+            place.config, user=user, journal=journal, models=models, serves=False
+        ) as runtime:
             yield runtime
 
 
-async def repaired(place: Place, now_us: int, names: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+async def repaired(
+    place: Place, now_us: int, names: Mapping[str, tuple[str, str]]
+) -> dict[str, Any]:
     """What is shown when a person opens the conversations: spools are handed in, dead runs are ended."""
     found: dict[str, Any] = {}
     for user in (LOCAL_USER, BOB):
@@ -334,15 +382,22 @@ async def _opened(runtime: Runtime, name: str) -> dict[str, Any]:
         await runtime.transcript(name, limit=1000)
     except Gone as error:
         return {"gone": type(error).__name__}
-    rows = await runtime.transcript(name, limit=1000)  # what the first one repaired is shown
+    # what the first one repaired is shown
+    rows = await runtime.transcript(name, limit=1000)
     stretch = (await runtime.journal.head(name)).stretch
     db = SessionDB(journal=runtime.journal.journal)
-    messages = await runtime.journal.apart(lambda: db.get_messages(stretch)) if stretch is not None else []
+    messages = (
+        await runtime.journal.apart(lambda: db.get_messages(stretch))
+        if stretch is not None
+        else []
+    )
     return {
         "rows": [_row(each) for each in rows],
         "messages": messages,
         "changes": await runtime.changes(name),
-        "questions": [(each.message, each.call) for each in await runtime.questions(name)],
+        "questions": [
+            (each.message, each.call) for each in await runtime.questions(name)
+        ],
     }
 
 
@@ -356,16 +411,24 @@ async def seen_requests(
             for name, (owner, its_id) in names.items():
                 if owner == user:
                     asked = await _facts(runtime, its_id, ModelRequested)
-                    found[name] = {str(each.seq): await runtime.seen(its_id, each.seq) for each in asked}
+                    found[name] = {
+                        str(each.seq): await runtime.seen(its_id, each.seq)
+                        for each in asked
+                    }
     return found
 
 
-async def digests(place: Place, now_us: int, names: Mapping[str, tuple[str, str]]) -> set[str]:
+async def digests(
+    place: Place, now_us: int, names: Mapping[str, tuple[str, str]]
+) -> set[str]:
     """The digests of all requests that the journal names."""
     found: set[str] = set()
     for user, its_id in names.values():
         async with runtime_of(place, now_us, user) as runtime:
-            found |= {each.event.digest for each in await _facts(runtime, its_id, ModelRequested)}
+            found |= {
+                each.event.digest
+                for each in await _facts(runtime, its_id, ModelRequested)
+            }
     return found
 
 
@@ -385,14 +448,17 @@ async def next_requests(
     for user in (LOCAL_USER, BOB):
         model = Recording()
         async with runtime_of(place, now_us, user, model) as runtime:
-            mine = {name: its_id for name, (owner, its_id) in names.items() if owner == user}
+            mine = {
+                name: its_id for name, (owner, its_id) in names.items() if owner == user
+            }
             mine[f"a new one of {user}"] = await runtime.new()
             for name, its_id in mine.items():
                 model.bodies.clear()
                 if await _go_on(runtime, its_id):
                     # Where the copy lies is all that may differ.
                     found[name] = [
-                        body.replace(str(place.home).encode(), b"/golden") for body in model.bodies
+                        body.replace(str(place.home).encode(), b"/golden")
+                        for body in model.bodies
                     ]
     return found
 
@@ -421,8 +487,11 @@ async def refresh(engine: str, for_seen: Place, for_next: Place) -> None:
     new.sent = [new.put(old.body(name)) for name in old.sent]
     seen = await seen_requests(for_seen, expected.now_us, expected.names)
     new.seen = {
-        name: {seq: new.put(body) for seq, body in requests.items()} for name, requests in seen.items()
+        name: {seq: new.put(body) for seq, body in requests.items()}
+        for name, requests in seen.items()
     }
     going_on = await next_requests(for_next, expected.now_us, expected.names)
-    new.next = {name: [new.put(body) for body in bodies] for name, bodies in going_on.items()}
+    new.next = {
+        name: [new.put(body) for body in bodies] for name, bodies in going_on.items()
+    }
     write_json(HERE / engine / "requests.json", new)

@@ -52,7 +52,11 @@ def engine(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def place(engine: str, tmp_path: Path, postgres_server: PostgresServer) -> Place:
     """A copy of the golden store."""
-    return copy_of(engine, tmp_path, postgres_server.create_database() if engine == "postgresql" else "")
+    return copy_of(
+        engine,
+        tmp_path,
+        postgres_server.create_database() if engine == "postgresql" else "",
+    )
 
 
 @pytest.fixture
@@ -65,20 +69,28 @@ def requests(engine: str) -> Requests:
     return read_requests(engine)
 
 
-async def test_a_golden_store_is_whole_and_says_what_it_said(place: Place, expected: Expected) -> None:
+async def test_a_golden_store_is_whole_and_says_what_it_said(
+    place: Place, expected: Expected
+) -> None:
     """What `verify` finds, heads, digests, transcripts, contexts, facts, schedules, cursors, search."""
     found = await describe(place, expected.now_us, expected.names)
     assert differences(found, expected.facts) == []
     assert found["verify"]["problems"] == []
 
 
-async def test_opening_repairs_it_as_ever_and_hands_in_the_spool(place: Place, expected: Expected) -> None:
+async def test_opening_repairs_it_as_ever_and_hands_in_the_spool(
+    place: Place, expected: Expected
+) -> None:
     """The words that only the spool held stand in the transcript, once; and the store is whole after it."""
     before = list((place.home / "spool").glob("*/spool"))
     assert len(before) == 1
     found = await repaired(place, expected.now_us, expected.names)
     assert differences(found, expected.opened) == []
-    texts = [row.get("text") for row in found["spooled"]["rows"] if row["kind"] == "assistant"]
+    texts = [
+        row.get("text")
+        for row in found["spooled"]["rows"]
+        if row["kind"] == "assistant"
+    ]
     assert texts == [SPOOLED]
     assert found["verify"] == []
     assert list((place.home / "spool").glob("*/spool")) == []
@@ -98,7 +110,10 @@ async def test_past_requests_are_rendered_byte_for_byte(
 ) -> None:
     """`Runtime.seen` says what it said. Reword on purpose, and `python -m tests.golden.refresh` writes it down."""
     found = await seen_requests(place, expected.now_us, expected.names)
-    wanted = {name: {seq: requests.body(at) for seq, at in of.items()} for name, of in requests.seen.items()}
+    wanted = {
+        name: {seq: requests.body(at) for seq, at in of.items()}
+        for name, of in requests.seen.items()
+    }
     assert differences(found, wanted) == []
 
 
@@ -107,11 +122,15 @@ async def test_going_on_sends_the_model_the_same_bytes(
 ) -> None:
     """In every conversation, after its repair, and in a new one. Reworded on purpose: see above."""
     found = await next_requests(place, expected.now_us, expected.names)
-    wanted = {name: [requests.body(at) for at in of] for name, of in requests.next.items()}
+    wanted = {
+        name: [requests.body(at) for at in of] for name, of in requests.next.items()
+    }
     assert differences(found, wanted) == []
 
 
-async def test_one_byte_of_one_body_is_noticed(engine: str, place: Place, expected: Expected) -> None:
+async def test_one_byte_of_one_body_is_noticed(
+    engine: str, place: Place, expected: Expected
+) -> None:
     """A text that was changed in the file has another digest: `verify` names its place, and nobody is shown it."""
     change_a_letter(engine, place)
     journal = place.open(expected.now_us, user=None)
@@ -138,16 +157,26 @@ def change_a_letter(engine: str, place: Place) -> None:
             "update events set body = convert_to(replace(convert_from(body, 'UTF8'), %s, %s), 'UTF8') "
             "where kind = %s and body is not null"
         )
-        assert server.execute(sql, ("boat leaves", "boat leavez", "message.assistant")).rowcount
+        assert server.execute(
+            sql, ("boat leaves", "boat leavez", "message.assistant")
+        ).rowcount
 
 
 async def test_another_rendering_is_noticed(
-    place: Place, expected: Expected, requests: Requests, monkeypatch: pytest.MonkeyPatch
+    place: Place,
+    expected: Expected,
+    requests: Requests,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A summary that is fenced with other words changes what was seen."""
     fenced = context.fenced
-    monkeypatch.setattr("tenax.views.context.fenced", lambda summary: f"{fenced(summary)} ")
+    monkeypatch.setattr(
+        "tenax.views.context.fenced", lambda summary: f"{fenced(summary)} "
+    )
     found = await seen_requests(place, expected.now_us, expected.names)
-    wanted = {name: {seq: requests.body(at) for seq, at in of.items()} for name, of in requests.seen.items()}
+    wanted = {
+        name: {seq: requests.body(at) for seq, at in of.items()}
+        for name, of in requests.seen.items()
+    }
     changed = {line.split("/")[1] for line in differences(found, wanted)}
     assert changed == {"compacted"}

@@ -92,9 +92,13 @@ class Actor(ScriptedModel):
         self._file = file
 
     def play(self, *replies: Reply | str) -> None:
-        self.scene = Script([Reply(words=each) if isinstance(each, str) else each for each in replies])
+        self.scene = Script(
+            [Reply(words=each) if isinstance(each, str) else each for each in replies]
+        )
 
-    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
+    async def stream(
+        self, body: bytes, *, silence: float
+    ) -> AsyncGenerator[Piece, None]:
         with self._file.open("a") as file:
             file.write(json.dumps(body.decode()) + "\n")
         if json.dumps(INSTRUCTION.splitlines()[0])[1:-1].encode() in body:
@@ -119,9 +123,20 @@ class Writer:
     """The scenes, in the order in which they happen."""
 
     def __init__(
-        self, runtime: Runtime, journal: Journal, model: Actor, place: Place, clock: SteppingClock
+        self,
+        runtime: Runtime,
+        journal: Journal,
+        model: Actor,
+        place: Place,
+        clock: SteppingClock,
     ) -> None:
-        self.runtime, self.journal, self.model, self.place, self.clock = runtime, journal, model, place, clock
+        self.runtime, self.journal, self.model, self.place, self.clock = (
+            runtime,
+            journal,
+            model,
+            place,
+            clock,
+        )
         self.names: dict[str, tuple[str, str]] = {}
 
     async def new(self, label: str, source: str = "api") -> str:
@@ -151,18 +166,28 @@ class Writer:
     async def tools(self) -> None:
         """Files written, read and put back; approvals that are given once, for the conversation, and denied."""
         name = await self.new("tools")
-        write = Call("write_file", {"path": "plan.txt", "content": "Boat at nine.\nBring food.\n"})
+        write = Call(
+            "write_file",
+            {"path": "plan.txt", "content": "Boat at nine.\nBring food.\n"},
+        )
         edit = Call("edit_file", {"path": "plan.txt", "old": "nine", "new": "ten"})
         again = Call("write_file", {"path": "list.txt", "content": "bread\n"})
         self.model.play(
             Reply(words="I write the plan down.", calls=[write]),
-            Reply(thoughts="It has to be read again.", calls=[Call("read_file", {"path": "plan.txt"})]),
+            Reply(
+                thoughts="It has to be read again.",
+                calls=[Call("read_file", {"path": "plan.txt"})],
+            ),
             "The plan is written.",
             Reply(calls=[edit]),
             "The boat leaves at ten.",
             Reply(words="And a list.", calls=[again]),
             "No list then.",
-            Reply(calls=[Call("todo", {"items": [{"text": "buy bread", "state": "open"}]})]),
+            Reply(
+                calls=[
+                    Call("todo", {"items": [{"text": "buy bread", "state": "open"}]})
+                ]
+            ),
             "Noted.",
         )
         await self.ask(name, "Write down a plan for the harbour.")
@@ -184,7 +209,10 @@ class Writer:
     async def asking(self) -> None:
         """A question that a person answers with words, and an approval that nobody has answered yet."""
         name = await self.new("asking")
-        question = {"question": "Which boat?", "choices": ["the red one", "the blue one"]}
+        question = {
+            "question": "Which boat?",
+            "choices": ["the red one", "the blue one"],
+        }
         self.model.play(
             Reply(calls=[Call("ask", question)]),
             "The red one it is.",
@@ -198,8 +226,13 @@ class Writer:
 
     async def delegates(self) -> None:
         name = await self.new("delegates")
-        tasks = [Call("delegate", {"task": f"Read the {part} of the plan."}) for part in ("first", "second")]
-        self.model.play(Reply(words="I hand this on.", calls=tasks), "Both have read it.")
+        tasks = [
+            Call("delegate", {"task": f"Read the {part} of the plan."})
+            for part in ("first", "second")
+        ]
+        self.model.play(
+            Reply(words="I hand this on.", calls=tasks), "Both have read it."
+        )
         await self.ask(name, "Have the plan read, twice.")
         for number, child in enumerate(self.journal.delegated(name), 1):
             self.names[f"sub-agent {number}"] = (self.journal.user or "", child)
@@ -207,9 +240,13 @@ class Writer:
     async def compacted(self) -> None:
         """Two compactions, with turns before, between and after."""
         name = await self.new("compacted")
-        self.model.play(*[f"Answer {number} about the harbour." for number in range(1, 9)])
+        self.model.play(
+            *[f"Answer {number} about the harbour." for number in range(1, 9)]
+        )
         for number in range(1, 4):
-            await self.ask(name, f"Question {number} about the harbour and its lighthouse?")
+            await self.ask(
+                name, f"Question {number} about the harbour and its lighthouse?"
+            )
         await self.runtime.compact(name)
         for number in range(4, 6):
             await self.ask(name, f"Question {number}, after the summary?")
@@ -237,7 +274,12 @@ class Writer:
 
     async def failed(self) -> None:
         name = await self.new("failed")
-        self.model.play(Reply(words="I begin, and", trouble=Trouble("refused", "The key is not valid.")))
+        self.model.play(
+            Reply(
+                words="I begin, and",
+                trouble=Trouble("refused", "The key is not valid."),
+            )
+        )
         await self.ask(name, "Can you answer?")
 
     async def erased(self) -> None:
@@ -245,9 +287,14 @@ class Writer:
         self.model.play(*[f"I keep secret {number}." for number in range(1, 9)])
         first = await self.ask(name, "The first secret is 1234.")
         await self.ask(name, "Something that stays.")
-        seqs = [first, *(each.seq for each in self.journal.read(name) if each.kind == "message.assistant")][
-            :2
-        ]
+        seqs = [
+            first,
+            *(
+                each.seq
+                for each in self.journal.read(name)
+                if each.kind == "message.assistant"
+            ),
+        ][:2]
         await self.runtime.erase(name, seqs, why="it was a secret")
         name = await self.new("deleted")
         await self.ask(name, "This goes altogether.")
@@ -257,14 +304,20 @@ class Writer:
         name = await self.new("attached")
         self.model.play("A picture and a text about a lighthouse.")
         picture = await self.runtime.attachments.put("dot.png", PICTURE)
-        text = await self.runtime.attachments.put("notes.txt", b"The lighthouse is white.\n")
+        text = await self.runtime.attachments.put(
+            "notes.txt", b"The lighthouse is white.\n"
+        )
         await self.ask(name, [Text("Look at these."), picture, text])
 
     async def remembered(self) -> None:
         """Facts from the model and from the person, recalled in another conversation."""
         name = await self.new("remembered")
         self.model.play(
-            Reply(calls=[Call("memory", {"action": "add", "text": "Has a cat called Miu."})]),
+            Reply(
+                calls=[
+                    Call("memory", {"action": "add", "text": "Has a cat called Miu."})
+                ]
+            ),
             "I remember that.",
         )
         await self.ask(name, "Remember that my cat is called Miu.")
@@ -285,10 +338,16 @@ class Writer:
         name = await self.new("scheduled")
         self.model.play("The weather is fine.")
         await self.ask(name, "How is the weather?")
-        await add("How is the weather?", "every day at 08:00", conversation=name, zone="UTC")
-        made = await add("Is the boat there?", "every monday at 09:30", zone="Europe/Berlin")
+        await add(
+            "How is the weather?", "every day at 08:00", conversation=name, zone="UTC"
+        )
+        made = await add(
+            "Is the boat there?", "every monday at 09:30", zone="Europe/Berlin"
+        )
         self.names["made by a schedule"] = (self.journal.user or "", made.conversation)
-        await self.runtime.schedules.remove((await add("Never.", "every hour", zone="UTC")).id)
+        await self.runtime.schedules.remove(
+            (await add("Never.", "every hour", zone="UTC")).id
+        )
         await add("Is it raining?", "in 5 minutes", conversation=name, zone="UTC")
         self.clock.jump(360)
         self.model.play("unused", "It is not.")
@@ -337,7 +396,10 @@ class Writer:
         await self.runtime.go_on(name)
         async with asyncio.timeout(SECONDS):
             async for each in self.runtime.journal.tail(name):
-                if isinstance(each.event, RunFinished) and each.event.outcome == "completed":
+                if (
+                    isinstance(each.event, RunFinished)
+                    and each.event.outcome == "completed"
+                ):
                     break
             await self.runtime.lanes.idle(name)
         await self.die(["spooled", "open"], bodies, spools=True)
@@ -345,16 +407,28 @@ class Writer:
     async def die(self, labels: list[str], bodies: Path, *, spools: bool) -> None:
         names = [await self.new(label) for label in labels]
         first_us = self.journal.clock.now_us() + 1_000_000
-        child = Child(die, self.place.url, str(self.place.home), names, str(bodies), spools, first_us)
+        child = Child(
+            die,
+            self.place.url,
+            str(self.place.home),
+            names,
+            str(bodies),
+            spools,
+            first_us,
+        )
         assert child.finish() == -signal.SIGKILL, child.lines
         self.clock.jump(3)
 
     async def unknown(self) -> None:
         """A call that may have been made, and must not be made twice."""
         name = await self.new("unknown")
-        asked = self.journal.append(name, [MessageUser([Text("Send the letter.")], ask=True)])[-1].seq
+        asked = self.journal.append(
+            name, [MessageUser([Text("Send the letter.")], ask=True)]
+        )[-1].seq
         self.journal.append(name, [RunStarted([asked])], run="r_unknown")
-        call = MessageAssistant([Text("I send it."), ToolCall("call_1", "shell", '{"command":"send"}')])
+        call = MessageAssistant(
+            [Text("I send it."), ToolCall("call_1", "shell", '{"command":"send"}')]
+        )
         message = self.journal.append(name, [call], run="r_unknown")[-1].seq
         started = ToolStarted(message, "call_1", "shell", "once", 60.0)
         self.journal.append(name, [started], run="r_unknown")
@@ -364,13 +438,35 @@ class Writer:
         """A conversation of the contract's names."""
         db = SessionDB(journal=self.journal)
         db.create_session("a-session", "telegram", model="m", user_id="7")
-        self.names["session"] = (self.journal.user or "", str(db.get_session("a-session")["conversation_id"]))  # type: ignore[index]
+        self.names["session"] = (
+            self.journal.user or "",
+            str(db.get_session("a-session")["conversation_id"]),
+        )  # type: ignore[index]
         db.append_message("a-session", role="user", content="Hello from the harbour.")
-        calls = [{"id": "c1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}]
+        calls = [
+            {
+                "id": "c1",
+                "type": "function",
+                "function": {"name": "clock", "arguments": "{}"},
+            }
+        ]
         db.append_message("a-session", role="assistant", content="", tool_calls=calls)
-        db.append_message("a-session", role="tool", content="noon", tool_call_id="c1", tool_name="clock")
-        db.append_message("a-session", role="assistant", content="It is noon.", reasoning="A clock was read.")
-        db.append_message("a-session", role="user", content=[{"type": "text", "text": "In parts."}])
+        db.append_message(
+            "a-session",
+            role="tool",
+            content="noon",
+            tool_call_id="c1",
+            tool_name="clock",
+        )
+        db.append_message(
+            "a-session",
+            role="assistant",
+            content="It is noon.",
+            reasoning="A clock was read.",
+        )
+        db.append_message(
+            "a-session", role="user", content=[{"type": "text", "text": "In parts."}]
+        )
         db.set_title("a-session", "From a chat")
         db.create_session("ended-session", "telegram")
         ended = str(db.get_session("ended-session")["conversation_id"])  # type: ignore[index]
@@ -393,10 +489,19 @@ class Writer:
         """The provider gives up on one turn."""
         _, name = self.names["compacted"]
         reader = PROVIDER[0]
-        (behind,) = [each for each in self.journal.behind(reader) if each.conversation == name]
+        (behind,) = [
+            each for each in self.journal.behind(reader) if each.conversation == name
+        ]
         lease = self.journal.claim(f"reader:{reader.name}:{name}", "golden", 60)
         assert lease is not None
-        self.journal.bury(reader, name, behind.to, was=behind.at, error="It could not be kept.", lease=lease)
+        self.journal.bury(
+            reader,
+            name,
+            behind.to,
+            was=behind.at,
+            error="It could not be kept.",
+            lease=lease,
+        )
         self.journal.release(lease)
 
     async def bob(self) -> None:
@@ -409,7 +514,13 @@ class Writer:
 
 
 def die(
-    _teller: Teller, url: str, home: str, names: list[str], bodies: str, spools: bool, first_us: int
+    _teller: Teller,
+    url: str,
+    home: str,
+    names: list[str],
+    bodies: str,
+    spools: bool,
+    first_us: int,
 ) -> None:
     """Answer in this process until words are stored in each conversation, hold more of the first, and die by SIGKILL."""
     steady(first_us)
@@ -419,11 +530,16 @@ def die(
         journal = tenax.open(url, user=LOCAL_USER, clock=SteppingClock(first_us))
         model = Actor(Path(bodies))
         model.play(Reply(words="The tide comes at noon, and", hang=True))
-        async with Runtime(place.config, journal=journal, models=[model], serves=False) as runtime:
+        async with Runtime(
+            place.config, journal=journal, models=[model], serves=False
+        ) as runtime:
             for name in reversed(names):
                 request = await answered(runtime, name)
             if spools:
-                run, at = (await runtime.journal.head(name)).run or "", len("The tide comes at noon, and")
+                run, at = (
+                    (await runtime.journal.head(name)).run or "",
+                    len("The tide comes at noon, and"),
+                )
                 for text in (" the boat ", "leaves at ten."):
                     await runtime._held.hold(name, run, ReplyDelta(request, at, text))
                     at += len(text)
@@ -453,7 +569,9 @@ async def write(place: Place, bodies: Path) -> dict[str, tuple[str, str]]:
     (place.config.tools_folder / "AGENTS.md").write_text("Answer in English.\n")
     model = Actor(bodies)
     names: dict[str, tuple[str, str]] = {}
-    async with Runtime(place.config, journal=journal, models=[model], serves=False) as runtime:
+    async with Runtime(
+        place.config, journal=journal, models=[model], serves=False
+    ) as runtime:
         writer = Writer(runtime, journal, model, place, clock)
         for reader in PROVIDER:
             journal.behind(reader)  # from here on it is owed what is said
@@ -476,11 +594,15 @@ async def write(place: Place, bodies: Path) -> dict[str, tuple[str, str]]:
         await writer.sessions()
         names |= writer.names
     bob = journal.of(BOB)
-    async with Runtime(place.config, user=BOB, journal=bob, models=[model], serves=False) as runtime:
+    async with Runtime(
+        place.config, user=BOB, journal=bob, models=[model], serves=False
+    ) as runtime:
         of_bob = Writer(runtime, bob, model, place, clock)
         await of_bob.bob()
         names |= of_bob.names
-    async with Runtime(place.config, journal=journal, models=[model], serves=False) as runtime:
+    async with Runtime(
+        place.config, journal=journal, models=[model], serves=False
+    ) as runtime:
         writer = Writer(runtime, journal, model, place, clock)
         await writer.killed(bodies)  # the last: whoever starts next hands in the spool
         names |= writer.names
@@ -497,23 +619,36 @@ def freeze(place: Place, folder: Path) -> None:
             connection.execute("pragma wal_checkpoint(truncate)").fetchall()
             connection.close()
     else:
-        dump = [str(find_programs() / "pg_dump"), "--inserts", "--no-owner", "--no-privileges", place.url]
+        dump = [
+            str(find_programs() / "pg_dump"),
+            "--inserts",
+            "--no-owner",
+            "--no-privileges",
+            place.url,
+        ]
         text = subprocess.run(dump, check=True, capture_output=True, text=True).stdout
         # A server need not have the extension pg_trgm; opening the store makes its index where there is one.
         left_out = re.compile(r"^$|^--|^\\|pg_trgm|gin_trgm_ops")
         kept = [line for line in text.splitlines() if not left_out.search(line)]
-        (folder / "store.sql.gz").write_bytes(gzip.compress("\n".join(kept).encode(), mtime=0))
+        (folder / "store.sql.gz").write_bytes(
+            gzip.compress("\n".join(kept).encode(), mtime=0)
+        )
     shutil.copytree(place.home, home, ignore=shutil.ignore_patterns("*-wal", "*-shm"))
     for file in home.glob("tenax.db*"):
         if file.is_file() and file.stat().st_size:
-            file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes(), mtime=0))
+            file.with_name(f"{file.name}.gz").write_bytes(
+                gzip.compress(file.read_bytes(), mtime=0)
+            )
             file.unlink()
     for spool in (home / "spool").glob("*/spool"):
         spool.write_bytes(spool.read_bytes().rstrip(b"\0") + bytes(8))
 
 
 async def record(
-    engine: str, names: dict[str, tuple[str, str]], sent: list[bytes], server: PostgresServer
+    engine: str,
+    names: dict[str, tuple[str, str]],
+    sent: list[bytes],
+    server: PostgresServer,
 ) -> None:
     """Write down what this version says about a copy."""
     now_us = FIRST_US + 3_600_000_000
@@ -529,7 +664,11 @@ async def record(
         stores.write_json(stores.HERE / engine / "expected.json", expected)
         named = await stores.digests(copy(3, folder), now_us, names)
         requests = Requests()
-        requests.sent = [requests.put(body) for body in sent if hashlib.sha256(body).hexdigest() in named]
+        requests.sent = [
+            requests.put(body)
+            for body in sent
+            if hashlib.sha256(body).hexdigest() in named
+        ]
         stores.write_json(stores.HERE / engine / "requests.json", requests)
         await stores.refresh(engine, copy(4, folder), copy(5, folder))
 
@@ -540,14 +679,20 @@ def main() -> None:
         for engine in stores.ENGINES:
             home = scratch / engine
             home.mkdir(parents=True)
-            url = f"sqlite:///{home / 'tenax.db'}" if engine == "sqlite" else server.create_database()
+            url = (
+                f"sqlite:///{home / 'tenax.db'}"
+                if engine == "sqlite"
+                else server.create_database()
+            )
             bodies = scratch / f"{engine}.bodies"
             names = asyncio.run(write(Place(url, home), bodies))
             folder = stores.HERE / engine
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             freeze(Place(url, home), folder)
-            sent = [json.loads(line).encode() for line in bodies.read_text().splitlines()]
+            sent = [
+                json.loads(line).encode() for line in bodies.read_text().splitlines()
+            ]
             asyncio.run(record(engine, names, sent, server))
         shutil.rmtree(scratch)
 

@@ -15,7 +15,9 @@ SECONDS = 60.0
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A memory has all the time that it needs to answer: on a busy machine a quarter of a second may be too short."""
     monkeypatch.setattr("tenax.memory.keep.RECALL_SECONDS", SECONDS)
-    monkeypatch.setattr("tenax.readers.MemoryManager", partial(MemoryManager, recall_seconds=SECONDS))
+    monkeypatch.setattr(
+        "tenax.readers.MemoryManager", partial(MemoryManager, recall_seconds=SECONDS)
+    )
 
 
 @pytest.fixture

@@ -20,13 +20,21 @@ class Notebook(MemoryProvider):
 
     def __getattribute__(self, key: str) -> Any:
         found = super().__getattribute__(key)
-        if key.startswith("_") or key in {"name", "calls", "threads"} or not callable(found):
+        if (
+            key.startswith("_")
+            or key in {"name", "calls", "threads"}
+            or not callable(found)
+        ):
             return found
 
         def noted(*args: Any, **kwargs: Any) -> Any:
             self.threads.add(threading.current_thread())
             try:
-                return self._acts[key](*args, **kwargs) if key in self._acts else found(*args, **kwargs)
+                return (
+                    self._acts[key](*args, **kwargs)
+                    if key in self._acts
+                    else found(*args, **kwargs)
+                )
             finally:
                 self.calls.append((key, *args))
 
@@ -43,9 +51,17 @@ class Notebook(MemoryProvider):
         pass
 
     def get_tool_schemas(self) -> list[dict[str, Any]]:
-        return [{"name": f"{self._name}_search", "description": "Search.", "parameters": {"type": "object"}}]
+        return [
+            {
+                "name": f"{self._name}_search",
+                "description": "Search.",
+                "parameters": {"type": "object"},
+            }
+        ]
 
-    def handle_tool_call(self, tool_name: str, args: dict[str, Any], **kwargs: Any) -> str:
+    def handle_tool_call(
+        self, tool_name: str, args: dict[str, Any], **kwargs: Any
+    ) -> str:
         return f"found {args['query']}"
 
 

@@ -52,7 +52,10 @@ async def test_every_turn_reaches_a_plugin_in_order_and_its_words_reach_the_mode
         first = await asked(runtime, name, "Tell me about tea.")
         second = await asked(runtime, name, "And coffee?")
         synced = await told(diary, "sync", 2)
-        assert [each[2:4] for each in synced] == [["Tell me about tea.", "One."], ["And coffee?", "Two."]]
+        assert [each[2:4] for each in synced] == [
+            ["Tell me about tea.", "One."],
+            ["And coffee?", "Two."],
+        ]
         keys = [each[4] for each in synced]
         assert all(key.startswith(f"{name}:") for key in keys)
         assert first < int(keys[0].split(":")[1]) < second < int(keys[1].split(":")[1])
@@ -67,7 +70,9 @@ async def test_every_turn_reaches_a_plugin_in_order_and_its_words_reach_the_mode
     assert diary.calls("end") == [["end", ["Tell me about tea.", "And coffee?"]]]
 
 
-async def test_leaving_a_conversation_is_a_boundary_and_nothing_new_is_none(config: Config) -> None:
+async def test_leaving_a_conversation_is_a_boundary_and_nothing_new_is_none(
+    config: Config,
+) -> None:
     """A new one, a switch and a clear each end what came before, once; without a finished turn nothing is due."""
     diary = Diary(config)
     async with talks(config) as runtime:
@@ -83,7 +88,11 @@ async def test_leaving_a_conversation_is_a_boundary_and_nothing_new_is_none(conf
         await asked(runtime, name, "three")
         await runtime.clear(name)
         await runtime.left(empty)
-        assert [each.reason for each in await dues(runtime, name)] == ["new", "switch", "cleared"]
+        assert [each.reason for each in await dues(runtime, name)] == [
+            "new",
+            "switch",
+            "cleared",
+        ]
         assert await dues(runtime, empty) == []
         ends = await told(diary, "end", 3)
         assert [each[1][-1] for each in ends] == ["one", "two", "three"]
@@ -120,7 +129,9 @@ async def test_what_a_dead_process_left_behind_is_met_by_the_next(
         assert await told(diary, "end", 1) == [["end", ["nobody was there"]]]
 
 
-async def test_late_output_reaches_no_provider_and_starts_no_run(config: Config) -> None:
+async def test_late_output_reaches_no_provider_and_starts_no_run(
+    config: Config,
+) -> None:
     """A run that was cut off is no turn that a memory is told of, whatever comes of it afterwards."""
     diary, model = Diary(config), ScriptedModel(Script([Reply("Yes.")], repeat=True))
     async with Runtime(config, models=[model]) as runtime:
@@ -130,8 +141,13 @@ async def test_late_output_reaches_no_provider_and_starts_no_run(config: Config)
         with SessionDB(url=config.store_url) as db:
             session = (await runtime.journal.head(name)).stretch or ""
             await asyncio.to_thread(repair, db, session, "r-dead")
-            for kind, payload in (("token", {"text": "late words"}), ("stream_end", {})):
-                await asyncio.to_thread(db.append_run_event, session, "r-dead", kind, payload)
+            for kind, payload in (
+                ("token", {"text": "late words"}),
+                ("stream_end", {}),
+            ):
+                await asyncio.to_thread(
+                    db.append_run_event, session, "r-dead", kind, payload
+                )
         assert [row.text for row in await runtime.transcript(name)][2] == "late words"
         await runtime.left(name)
         await asked(runtime, name, "two")
@@ -156,7 +172,9 @@ async def test_an_undone_turn_reaches_the_provider_as_a_rewind(config: Config) -
             await asyncio.sleep(0.05)
 
 
-async def test_a_temporary_conversation_reaches_no_provider(config: Config, unhurried_end: None) -> None:
+async def test_a_temporary_conversation_reaches_no_provider(
+    config: Config, unhurried_end: None
+) -> None:
     """Neither its turns nor its end."""
     diary = Diary(config)
     async with talks(config) as runtime:
@@ -178,7 +196,10 @@ async def test_a_bad_provider_holds_no_turn_no_neighbour_and_no_end(
     closes in time.
     """
     config = config_of(store_url, tmp_path, TENAX_MEMORY_PROVIDERS="diary,good")
-    bad, good = Diary(config, sync=act, prefetch=act, end=act, shutdown=act), Diary(config, "good")
+    bad, good = (
+        Diary(config, sync=act, prefetch=act, end=act, shutdown=act),
+        Diary(config, "good"),
+    )
     runtime = talks(config)
     await runtime.start()
     await runtime.memory.ready.wait()
@@ -198,11 +219,19 @@ async def test_a_bad_provider_holds_no_turn_no_neighbour_and_no_end(
         assert bad.calls("sync") == []
 
 
-async def test_a_compaction_asks_the_providers_and_ends_the_stretch(config: Config) -> None:
+async def test_a_compaction_asks_the_providers_and_ends_the_stretch(
+    config: Config,
+) -> None:
     """What a provider wants kept stands in the request for the summary; the end of the stretch is told, then the next one."""
     diary = Diary(config)
     model = ScriptedModel(
-        [Reply("One. " * 50), Reply("Two. " * 50), Reply("Three. " * 50), Reply("A summary."), Reply("Four.")]
+        [
+            Reply("One. " * 50),
+            Reply("Two. " * 50),
+            Reply("Three. " * 50),
+            Reply("A summary."),
+            Reply("Four."),
+        ]
     )
     async with Runtime(config, models=[model]) as runtime:
         await runtime.memory.ready.wait()
@@ -217,11 +246,15 @@ async def test_a_compaction_asks_the_providers_and_ends_the_stretch(config: Conf
         assert (due.session, due.reason) == (before, "compacted")
         await asked(runtime, name, "four")
         synced = await told(diary, "sync", 4)
-        assert [each[1] for each in synced] == [before] * 3 + [(await runtime.journal.head(name)).stretch]
+        assert [each[1] for each in synced] == [before] * 3 + [
+            (await runtime.journal.head(name)).stretch
+        ]
         assert (await told(diary, "end", 1))[0][1][-1].startswith("three")
 
 
-async def test_a_run_is_finished_in_the_store_before_a_provider_hears_of_it(config: Config) -> None:
+async def test_a_run_is_finished_in_the_store_before_a_provider_hears_of_it(
+    config: Config,
+) -> None:
     """By the clock of both: the provider stops in the call, and says when that began."""
     diary = Diary(config, sync="block")
     async with talks(config) as runtime:
@@ -231,7 +264,11 @@ async def test_a_run_is_finished_in_the_store_before_a_provider_hears_of_it(conf
         async with asyncio.timeout(SECONDS):
             while not diary.blocked:
                 await runtime.memory.status()
-        (finished,) = [each for each in await runtime.journal.read(name) if each.kind == "run.finished"]
+        (finished,) = [
+            each
+            for each in await runtime.journal.read(name)
+            if each.kind == "run.finished"
+        ]
         assert finished.at < (diary.folder / "blocked").stat().st_mtime_ns / 1000
         before = await runtime.submit(name, "and this?")
         await runtime.finished(name, before.seq)

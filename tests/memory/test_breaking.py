@@ -81,12 +81,17 @@ def plugged(config: Config, source: str, *, folder: str = "odd") -> Config:
 
 
 def talks(config: Config, *replies: Reply) -> Runtime:
-    return Runtime(config, models=[ScriptedModel(Script(list(replies) or [Reply("Yes.")], repeat=True))])
+    return Runtime(
+        config,
+        models=[ScriptedModel(Script(list(replies) or [Reply("Yes.")], repeat=True))],
+    )
 
 
 def connected(config: Config) -> Config:
     """With a model that counts as one that the person connected."""
-    model = ModelSettings(label="mine", api="openai", url="http://127.0.0.1:1", name="scripted")
+    model = ModelSettings(
+        label="mine", api="openai", url="http://127.0.0.1:1", name="scripted"
+    )
     return replace(config, models={"mine": model}, model="mine")
 
 
@@ -111,13 +116,17 @@ def prefix(body: bytes) -> tuple[Any, Any]:
 # -- a provider that is not as it should be ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["prefetch", "system_prompt_block", "on_pre_compress"])
+@pytest.mark.parametrize(
+    "method", ["prefetch", "system_prompt_block", "on_pre_compress"]
+)
 @pytest.mark.parametrize("words", ["'a\\ud800b'", "'a\\0b'", "'word ' * 2_000_000"])
 async def test_whatever_words_a_provider_gives_the_turn_is_answered(
     config: Config, method: str, words: str
 ) -> None:
     """Half of a surrogate pair, a NUL, ten megabytes: none of it ends a run or a compaction."""
-    config = plugged(config, f"    def {method}(self, *args, **kwargs):\n        return {words}\n")
+    config = plugged(
+        config, f"    def {method}(self, *args, **kwargs):\n        return {words}\n"
+    )
     replies = [Reply("One. " * 50), Reply("Two. " * 50), Reply("A summary.")]
     async with talks(config, *replies) as runtime:
         await ready(runtime)
@@ -129,7 +138,9 @@ async def test_whatever_words_a_provider_gives_the_turn_is_answered(
         assert await outcomes(runtime, name) == ["completed"] * 3
 
 
-async def test_a_strange_tool_is_left_out_and_the_others_are_offered(config: Config) -> None:
+async def test_a_strange_tool_is_left_out_and_the_others_are_offered(
+    config: Config,
+) -> None:
     """What is no JSON, no object, or has no name that a model could say."""
     config = plugged(
         config,
@@ -185,7 +196,9 @@ async def test_tools_are_asked_for_once_and_stay(config: Config) -> None:
 
 
 @pytest.mark.parametrize("called", ["builtin", "", "two\\nlines", "n" * 300])
-async def test_a_provider_of_an_impossible_name_is_not_used(config: Config, called: str) -> None:
+async def test_a_provider_of_an_impossible_name_is_not_used(
+    config: Config, called: str
+) -> None:
     """Least of all one that passes for the built-in memory, which is called in place. The status says so."""
     source = f"""
     name = "{called}"
@@ -210,7 +223,9 @@ async def test_of_two_providers_with_one_name_the_first_is_used(config: Config) 
             ("odd", False), ("other", True)]  # fmt: skip
 
 
-async def test_a_tool_of_a_provider_is_told_the_session_that_its_turns_have(config: Config) -> None:
+async def test_a_tool_of_a_provider_is_told_the_session_that_its_turns_have(
+    config: Config,
+) -> None:
     """What it keeps by session it finds again."""
     source = """
     def get_tool_schemas(self):
@@ -224,10 +239,15 @@ async def test_a_tool_of_a_provider_is_told_the_session_that_its_turns_have(conf
         await ready(runtime)
         name = await runtime.new()
         await asked(runtime, name, "hello")
-        assert f"in {(await runtime.journal.head(name)).stretch}.".encode() in model.bodies[-1]
+        assert (
+            f"in {(await runtime.journal.head(name)).stretch}.".encode()
+            in model.bodies[-1]
+        )
 
 
-async def test_a_provider_hears_of_changes_in_the_words_of_its_ecosystem(config: Config) -> None:
+async def test_a_provider_hears_of_changes_in_the_words_of_its_ecosystem(
+    config: Config,
+) -> None:
     """add, replace and remove; an undo is the one of these that it comes to."""
     config = replace(config, memory_providers=("diary",))
     diary = Diary(config)
@@ -249,18 +269,28 @@ async def test_a_provider_hears_of_changes_in_the_words_of_its_ecosystem(config:
 # -- temporary conversations ---------------------------------------------------------------------------------------
 
 
-async def test_a_temporary_conversation_is_not_looked_over(config: Config, quiet: None) -> None:
+async def test_a_temporary_conversation_is_not_looked_over(
+    config: Config, quiet: None
+) -> None:
     """Nobody reads it for things worth remembering."""
     model = ScriptedModel(Script([Reply("Yes.")], repeat=True), name="scripted")
     async with Runtime(connected(config), models=[model]) as runtime:
         hidden, shown = await runtime.new(source=TEMPORARY), await runtime.new()
         await asked(runtime, hidden, "I live in Lisbon, and that is between us.")
         await asked(runtime, shown, "I live in Porto.")
-        await until(lambda: any(b"Porto" in each and b"JSON array" in each for each in model.bodies))
-        assert not any(b"Lisbon" in each and b"JSON array" in each for each in model.bodies)
+        await until(
+            lambda: any(
+                b"Porto" in each and b"JSON array" in each for each in model.bodies
+            )
+        )
+        assert not any(
+            b"Lisbon" in each and b"JSON array" in each for each in model.bodies
+        )
 
 
-async def test_a_temporary_conversation_that_is_compacted_reaches_no_provider(config: Config) -> None:
+async def test_a_temporary_conversation_that_is_compacted_reaches_no_provider(
+    config: Config,
+) -> None:
     """Nothing becomes due."""
     replies = [Reply("One. " * 50), Reply("Two. " * 50), Reply("A summary.")]
     model = ScriptedModel(Script(replies, repeat=True))
@@ -290,15 +320,25 @@ async def test_a_fact_that_a_killed_process_stored_is_told_in_its_conversation(
         said = await tool.run(UseMemoryArgs("add", TEA), made)
         assert said == f"Remembered: {stored.id}: {TEA}"
         assert [each.text for each in await runtime.memory.facts()] == [TEA]
-        assert [(each.fact, each.action) for each in await told(runtime, name, MemoryNoted)] == [
-            (stored.id, "added")
-        ]
+        assert [
+            (each.fact, each.action) for each in await told(runtime, name, MemoryNoted)
+        ] == [(stored.id, "added")]
         made = msgspec.structs.replace(made, id="call_2")
-        facts.change(stored.id, was=1, text="Tea.", by="model", conversation=name, seq=seq, key=made.key)
+        facts.change(
+            stored.id,
+            was=1,
+            text="Tea.",
+            by="model",
+            conversation=name,
+            seq=seq,
+            key=made.key,
+        )
         said = await tool.run(UseMemoryArgs("replace", "Tea.", stored.id), made)
         assert said == f"Changed: {stored.id}: Tea."
         made = msgspec.structs.replace(made, id="call_3")
-        facts.remove(stored.id, was=2, by="model", conversation=name, seq=seq, key=made.key)
+        facts.remove(
+            stored.id, was=2, by="model", conversation=name, seq=seq, key=made.key
+        )
         said = await tool.run(UseMemoryArgs("remove", "", stored.id), made)
         assert said == "Forgotten: Tea."
         assert [each.action for each in await told(runtime, name, MemoryNoted)] == [
@@ -308,9 +348,13 @@ async def test_a_fact_that_a_killed_process_stored_is_told_in_its_conversation(
 # -- undo ----------------------------------------------------------------------------------------------------------
 
 
-async def test_an_undo_works_where_the_conversation_takes_nothing_any_more(config: Config) -> None:
+async def test_an_undo_works_where_the_conversation_takes_nothing_any_more(
+    config: Config,
+) -> None:
     """The fact of a conversation that was ended is undone, and no error is told."""
-    model = ScriptedModel([Reply(calls=[Call("memory", {"action": "add", "text": TEA})]), Reply("Noted.")])
+    model = ScriptedModel(
+        [Reply(calls=[Call("memory", {"action": "add", "text": TEA})]), Reply("Noted.")]
+    )
     async with Runtime(config, models=[model]) as runtime:
         name = await runtime.new()
         await asked(runtime, name, "I drink green tea in the morning.")
@@ -321,9 +365,13 @@ async def test_an_undo_works_where_the_conversation_takes_nothing_any_more(confi
         assert await runtime.memory.facts() == []
 
 
-async def test_a_fact_of_a_deleted_conversation_can_be_changed_and_undone(config: Config) -> None:
+async def test_a_fact_of_a_deleted_conversation_can_be_changed_and_undone(
+    config: Config,
+) -> None:
     """What the person said otherwise stays theirs, wherever it was learned."""
-    model = ScriptedModel([Reply(calls=[Call("memory", {"action": "add", "text": TEA})]), Reply("Noted.")])
+    model = ScriptedModel(
+        [Reply(calls=[Call("memory", {"action": "add", "text": TEA})]), Reply("Noted.")]
+    )
     async with Runtime(config, models=[model]) as runtime:
         name = await runtime.new()
         await asked(runtime, name, "I drink green tea in the morning.")
@@ -339,23 +387,31 @@ async def test_a_fact_of_a_deleted_conversation_can_be_changed_and_undone(config
 async def shared_fact(runtime: Runtime) -> tuple[str, int]:
     """A conversation with two authors, and what was learned in it; where the other one wrote."""
     name = await runtime.new()
-    (other,) = await runtime.journal.append(name, [MessageUser([Text("Hi, I am Grace.")], author="grace")])
+    (other,) = await runtime.journal.append(
+        name, [MessageUser([Text("Hi, I am Grace.")], author="grace")]
+    )
     seq = await asked(runtime, name, "The team meets at nine.")
     await runtime.memory.add("The team meets at nine.", by="model", place=(name, seq))
     return name, other.seq
 
 
-async def test_a_file_that_is_taken_in_unchanged_changes_nothing(config: Config) -> None:
+async def test_a_file_that_is_taken_in_unchanged_changes_nothing(
+    config: Config,
+) -> None:
     """Also what is for one conversation alone: it is known, is not added for all, and is found by its words."""
     async with talks(config) as runtime:
         await shared_fact(runtime)
         await runtime.memory.add(TEA)
         loaded = await runtime.memory.load(await runtime.memory.export())
         assert (loaded.added, loaded.changed, loaded.known) == (0, 0, 2)
-        assert [each.text for each in await runtime.memory.search("team")] == ["The team meets at nine."]
+        assert [each.text for each in await runtime.memory.search("team")] == [
+            "The team meets at nine."
+        ]
 
 
-async def test_what_is_for_one_conversation_stays_there_when_the_other_author_is_gone(config: Config) -> None:
+async def test_what_is_for_one_conversation_stays_there_when_the_other_author_is_gone(
+    config: Config,
+) -> None:
     """Their message is erased: it is a conversation like any other, and its facts still come into no other."""
     model = ScriptedModel(Script([Reply("Yes.")], repeat=True))
     async with Runtime(config, models=[model]) as runtime:
@@ -367,7 +423,9 @@ async def test_what_is_for_one_conversation_stays_there_when_the_other_author_is
         assert b"meets at nine" not in model.bodies[-1]
 
 
-async def test_somebody_who_comes_in_later_is_told_nothing_private(config: Config) -> None:
+async def test_somebody_who_comes_in_later_is_told_nothing_private(
+    config: Config,
+) -> None:
     """From their first message on, the prompt says nothing that was learned elsewhere, and no provider is asked."""
     source = "    def prefetch(self, query, *, session_id=''):\n        return 'the odd one knows about the boat'\n"
     model = ScriptedModel(Script([Reply("Yes.")], repeat=True))
@@ -378,15 +436,21 @@ async def test_somebody_who_comes_in_later_is_told_nothing_private(config: Confi
         await asked(runtime, name, "Hello.")
         assert b"secret wish" in model.bodies[-1]
         assert b"the odd one knows" in model.bodies[-1]
-        await runtime.journal.append(name, [MessageUser([Text("Hi, I am Grace.")], author="grace")])
+        await runtime.journal.append(
+            name, [MessageUser([Text("Hi, I am Grace.")], author="grace")]
+        )
         await asked(runtime, name, "This is Grace.")
         assert b"secret wish" not in model.bodies[-1]
-        assert model.bodies[-1].count(b"the odd one knows") == 1, "only what stood there before"
+        assert model.bodies[-1].count(b"the odd one knows") == 1, (
+            "only what stood there before"
+        )
         await asked(runtime, name, "Hello.")
         assert prefix(model.bodies[-1]) == prefix(model.bodies[-2])
 
 
-async def test_an_erased_message_is_gone_from_every_prompt_and_recall(config: Config) -> None:
+async def test_an_erased_message_is_gone_from_every_prompt_and_recall(
+    config: Config,
+) -> None:
     """What was learned from it is in no request after that, also where it was part of a running stretch."""
     model = ScriptedModel(Script([Reply("Yes.")], repeat=True))
     async with Runtime(config, models=[model]) as runtime:
@@ -447,14 +511,19 @@ async def test_a_provider_that_is_stuck_is_labelled_once_in_each_conversation(
     config: Config, hurried: None
 ) -> None:
     """However often it is missed there, and whatever was missed elsewhere before."""
-    config = plugged(config, "    def prefetch(self, *args, **kwargs):\n        threading.Event().wait()\n")
+    config = plugged(
+        config,
+        "    def prefetch(self, *args, **kwargs):\n        threading.Event().wait()\n",
+    )
     async with talks(config) as runtime:
         await ready(runtime)
         names = [await runtime.new(), await runtime.new()]
         for name in names * 2:
             await asked(runtime, name, "hello")
         for name in names:
-            assert [each.missed for each in await told(runtime, name, MemoryRecalled)] == [["odd"]]
+            assert [
+                each.missed for each in await told(runtime, name, MemoryRecalled)
+            ] == [["odd"]]
 
 
 async def test_the_prompt_stays_through_undo_restart_another_model_and_providers_that_come_later(
@@ -469,7 +538,9 @@ async def test_the_prompt_stays_through_undo_restart_another_model_and_providers
         await runtime.memory.add("The person lives in Graz.", about="profile")
         await runtime.undo(name)
         await asked(runtime, name, "hello once more")
-    later = plugged(config, '    def system_prompt_block(self):\n        return "An odd one."\n')
+    later = plugged(
+        config, '    def system_prompt_block(self):\n        return "An odd one."\n'
+    )
     model = ScriptedModel(Script([Reply("Yes.")], repeat=True), name="another")
     async with Runtime(later, models=[model]) as runtime:
         await ready(runtime)
@@ -518,7 +589,9 @@ async def test_a_process_that_ends_right_after_the_answer_makes_its_end_due(
     assert kinds.count("memory.due") == 1
 
 
-async def test_an_undo_before_a_crash_does_not_put_off_what_is_owed(config: Config) -> None:
+async def test_an_undo_before_a_crash_does_not_put_off_what_is_owed(
+    config: Config,
+) -> None:
     """The last thing in the conversation is no run; what stands is owed at the next start all the same."""
     named = replace(config, memory_providers=("diary",))
     diary = Diary(named)
@@ -552,7 +625,9 @@ async def test_providers_are_loaded_though_the_store_is_away_just_then(
         assert (await asyncio.to_thread(diary.told, "sync", 1))[0][2] == "hello"
 
 
-async def test_a_turn_that_is_over_before_a_new_provider_is_ready_reaches_it(config: Config) -> None:
+async def test_a_turn_that_is_over_before_a_new_provider_is_ready_reaches_it(
+    config: Config,
+) -> None:
     """Also the very first one: it is owed from the moment the provider is there, however long it takes to begin."""
     source = """
     def initialize(self, session_id, **kwargs):
@@ -571,7 +646,9 @@ async def test_a_turn_that_is_over_before_a_new_provider_is_ready_reaches_it(con
         await until((place / "synced").exists)
 
 
-async def test_a_runtime_is_closed_twice_and_closed_before_it_has_begun(config: Config) -> None:
+async def test_a_runtime_is_closed_twice_and_closed_before_it_has_begun(
+    config: Config,
+) -> None:
     """Each time in time, and without an error."""
     config = replace(config, memory_providers=("diary",))
     Diary(config)
@@ -614,7 +691,9 @@ async def test_a_conversation_that_cannot_be_read_holds_up_no_other(
 # -- the review ----------------------------------------------------------------------------------------------------
 
 
-async def test_the_review_can_be_turned_on_and_off_while_it_runs(config: Config, quiet: None) -> None:
+async def test_the_review_can_be_turned_on_and_off_while_it_runs(
+    config: Config, quiet: None
+) -> None:
     """What is said while it is off is not looked over later."""
     model = ScriptedModel(Script([Reply("[]")], repeat=True), name="scripted")
     config = connected(config)
@@ -643,7 +722,9 @@ class Pondering(ScriptedModel):
         super().__init__(Script([Reply("Yes.")], repeat=True), name="scripted")
         self.ponders = asyncio.Event()
 
-    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
+    async def stream(
+        self, body: bytes, *, silence: float
+    ) -> AsyncGenerator[Piece, None]:
         if b"JSON array" in body:
             self.ponders.set()
             await asyncio.sleep(silence)
@@ -686,4 +767,8 @@ async def test_a_conversation_that_cannot_be_looked_over_holds_up_no_other(
         whole = await runtime.new()
         await asked(runtime, names[0], "I live in Porto.")
         await asked(runtime, whole, "I live in Lisbon.")
-        await until(lambda: any(b"Lisbon" in each and b"JSON array" in each for each in model.bodies))
+        await until(
+            lambda: any(
+                b"Lisbon" in each and b"JSON array" in each for each in model.bodies
+            )
+        )

@@ -80,18 +80,27 @@ def test_what_only_begins_as_a_tag_takes_no_time() -> None:
 def test_any_recalled_text_stays_inside(text: str) -> None:
     """The same for any text."""
     lines = fence(text).splitlines()
-    assert all(line.startswith("|") and "<tenax-recalled" not in line.lower() for line in lines[1:-1])
+    assert all(
+        line.startswith("|") and "<tenax-recalled" not in line.lower()
+        for line in lines[1:-1]
+    )
     assert lines == [] or (lines[0], lines[-1]) == (OPEN, CLOSE)
 
 
 def test_a_repeated_fence_is_taken_out() -> None:
     """What stands before and after it is left as it was."""
-    assert scrub(f"As I recall: {fence('likes tea')} you like tea.") == "As I recall:  you like tea."
+    assert (
+        scrub(f"As I recall: {fence('likes tea')} you like tea.")
+        == "As I recall:  you like tea."
+    )
 
 
 def test_an_answer_after_a_fence_that_is_never_closed_is_not_lost() -> None:
     """Only quoted lines belong to the fence."""
-    assert scrub(f"{OPEN}\n| likes tea\n\nYou like tea | and cake.") == "You like tea | and cake."
+    assert (
+        scrub(f"{OPEN}\n| likes tea\n\nYou like tea | and cake.")
+        == "You like tea | and cake."
+    )
 
 
 @given(STREAMS, st.lists(st.integers(min_value=0, max_value=10_000), max_size=8))
@@ -116,12 +125,18 @@ def test_text_without_a_fence_is_unchanged(text: str) -> None:
 @given(STREAMS)
 def test_nothing_is_held_back_longer_than_needed(text: str) -> None:
     """What was given out is all that every way of going on would begin with."""
-    ends = [CLOSE[at:] for at in range(len(CLOSE))] + [OPEN[at:] for at in range(len(OPEN))]
+    ends = [CLOSE[at:] for at in range(len(CLOSE))] + [
+        OPEN[at:] for at in range(len(OPEN))
+    ]
     results = [scrub(text + end) for end in [*ends, "x", "?", "|", ""]]
-    known = takewhile(lambda letters: len(set(letters)) == 1, zip(*results, strict=False))
+    known = takewhile(
+        lambda letters: len(set(letters)) == 1, zip(*results, strict=False)
+    )
     assert Scrubber().feed(text) == "".join(letters[0] for letters in known)
 
 
 def test_a_tag_that_never_ends_is_held_for_two_hundred_letters_only() -> None:
     """There is a bound to what may still be a tag."""
-    assert Scrubber().feed("<tenax-recalled " + "x" * 300).startswith("<tenax-recalled x")
+    assert (
+        Scrubber().feed("<tenax-recalled " + "x" * 300).startswith("<tenax-recalled x")
+    )

@@ -85,7 +85,9 @@ class Diary(MemoryProvider):
         self._do("prefetch", query)
 
     def on_session_end(self, messages: list[dict[str, Any]]) -> None:
-        self._do("end", *(each["content"] for each in messages if each["role"] == "user"))
+        self._do(
+            "end", *(each["content"] for each in messages if each["role"] == "user")
+        )
 
     def on_session_switch(
         self,
@@ -179,7 +181,11 @@ async def desk(store_url: str, caplog: pytest.LogCaptureFixture) -> AsyncIterato
     """And whatever was done, the store proves itself afterwards, and nothing surprised the follower."""
     desk = Desk(store_url)
     yield desk
-    assert not [each for each in caplog.get_records("call") if vars(each).get("action") == "memory_surprise"]
+    assert not [
+        each
+        for each in caplog.get_records("call")
+        if vars(each).get("action") == "memory_surprise"
+    ]
     assert [str(each) for each in verify(desk.journal).problems] == []
     await desk.close()
 
@@ -214,26 +220,39 @@ async def test_turns_come_in_order_and_once(desk: Desk) -> None:
         ]
 
 
-async def test_a_provider_gets_ready_once_and_hears_of_every_other_stretch(desk: Desk) -> None:
+async def test_a_provider_gets_ready_once_and_hears_of_every_other_stretch(
+    desk: Desk,
+) -> None:
     """Of a child that it goes on, of another conversation that it begins anew."""
     diary = Diary()
     follower = await desk.follow(diary)
     one, two = begin(desk.journal), begin(desk.journal)
     turn(desk.journal, one, "a")
     await desk.settle(follower)
-    await until(lambda: ("prefetch", "a") in diary.calls)  # what comes at once would be of the same round
-    compact(desk.journal, one, desk.journal.head(one).head, parent=f"s-{one}", child="child")
+    # what comes at once would be of the same round
+    await until(lambda: ("prefetch", "a") in diary.calls)
+    compact(
+        desk.journal, one, desk.journal.head(one).head, parent=f"s-{one}", child="child"
+    )
     turn(desk.journal, one, "b")
     await desk.settle(follower)
     await until(lambda: ("prefetch", "b") in diary.calls)
     turn(desk.journal, two, "c")
     await desk.settle(follower)
     assert diary.of("initialize", "switch", "turn")[0] == ("initialize", f"s-{one}")
-    assert diary.of("switch") == [("switch", "child", f"s-{one}", False), ("switch", f"s-{two}", "", True)]
+    assert diary.of("switch") == [
+        ("switch", "child", f"s-{one}", False),
+        ("switch", f"s-{two}", "", True),
+    ]
     assert diary.about == {
         "hermes_home": "/data", "platform": "tenax", "user_id": USER, "agent_identity": "p", "agent_context": "primary",
     }  # fmt: skip
-    await until(lambda: diary.of("prefetch") == [("prefetch", "a"), ("prefetch", "b"), ("prefetch", "c")])
+    await until(
+        lambda: (
+            diary.of("prefetch")
+            == [("prefetch", "a"), ("prefetch", "b"), ("prefetch", "c")]
+        )
+    )
 
 
 async def test_a_turn_is_given_whole(desk: Desk) -> None:
@@ -241,7 +260,12 @@ async def test_a_turn_is_given_whole(desk: Desk) -> None:
 
     class Plain(Diary):
         def sync_turn(  # type: ignore[override]
-            self, user_content: str, assistant_content: str, *, session_id: str = "", messages: Any = None
+            self,
+            user_content: str,
+            assistant_content: str,
+            *,
+            session_id: str = "",
+            messages: Any = None,
         ) -> None:
             self.said = (user_content, assistant_content)
             self.messages = messages
@@ -253,12 +277,24 @@ async def test_a_turn_is_given_whole(desk: Desk) -> None:
     journal.append(name, [RunStarted([asked])], run="r-1")
     call = MessageAssistant([Text("let me see"), ToolCall("k1", "look", '{"at": 1}')])
     seq = journal.append(name, [call], run="r-1")[-1].seq
-    journal.append(name, [ToolStarted(seq, "k1", "look", "pure", 9.0), RunFinished("interrupted")], run="r-1")
-    journal.append(name, [RunStarted([], "r-1", 1), ToolFinished(seq, "k1", "done", "seen")], run="r-2")
-    steer = journal.append(name, [MessageUser([Text("and then")], ask=True, how="steer")])[-1].seq
+    journal.append(
+        name,
+        [ToolStarted(seq, "k1", "look", "pure", 9.0), RunFinished("interrupted")],
+        run="r-1",
+    )
+    journal.append(
+        name,
+        [RunStarted([], "r-1", 1), ToolFinished(seq, "k1", "done", "seen")],
+        run="r-2",
+    )
+    steer = journal.append(
+        name, [MessageUser([Text("and then")], ask=True, how="steer")]
+    )[-1].seq
     journal.append(name, [ModelRequested(seq, "", "m", 9.0, [steer])], run="r-2")
     journal.append(name, [RunLate(0, "token", {"text": "old"})], run="r-1")
-    journal.append(name, [MessageAssistant([Text("so")]), RunFinished("completed")], run="r-2")
+    journal.append(
+        name, [MessageAssistant([Text("so")]), RunFinished("completed")], run="r-2"
+    )
     await desk.settle(follower)
     assert plain.said == ("first\nand then", "so")
     assert plain.messages == [
@@ -267,7 +303,11 @@ async def test_a_turn_is_given_whole(desk: Desk) -> None:
             "role": "assistant",
             "content": "let me see",
             "tool_calls": [
-                {"id": "k1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
+                {
+                    "id": "k1",
+                    "type": "function",
+                    "function": {"name": "look", "arguments": '{"at": 1}'},
+                }
             ],
         },
         {"role": "tool", "tool_call_id": "k1", "content": "seen"},
@@ -323,14 +363,23 @@ def test_two_processes_never_both_give_a_turn(store_url: str, tmp_path: Path) ->
     with tenax.open(store_url, user=USER) as journal:
         assert Child(remember, store_url, str(file), [], 0).finish() == 0
         names = [begin(journal) for _ in range(4)]
-        children = [Child(remember, store_url, str(file), mine, 8) for mine in (names[:2], names[2:])]
+        children = [
+            Child(remember, store_url, str(file), mine, 8)
+            for mine in (names[:2], names[2:])
+        ]
         assert finish_all(children) == [0, 0]
         lines = kept(file)
         keys = [line[2] for line in lines if line[0] == "sync"]
         assert max(Counter(keys).values()) == 1
         for name in names:
-            ends = [each.seq for each in journal.read(name, limit=10_000) if each.kind == "run.finished"]
-            assert [key for key in keys if key.startswith(f"{name}:")] == [f"{name}:{seq}" for seq in ends]
+            ends = [
+                each.seq
+                for each in journal.read(name, limit=10_000)
+                if each.kind == "run.finished"
+            ]
+            assert [key for key in keys if key.startswith(f"{name}:")] == [
+                f"{name}:{seq}" for seq in ends
+            ]
         assert max(Counter(line[2] for line in lines if line[0] == "end").values()) == 1
         assert [str(each) for each in verify(journal).problems] == []
 
@@ -366,7 +415,9 @@ async def test_an_undone_turn_reaches_the_provider_as_a_rewind(desk: Desk) -> No
     ]
 
 
-async def test_a_turn_that_was_undone_before_it_was_read_is_skipped(desk: Desk, gate: Gate) -> None:
+async def test_a_turn_that_was_undone_before_it_was_read_is_skipped(
+    desk: Desk, gate: Gate
+) -> None:
     """Also while the one before it is being given; an undo that was undone is not told at all."""
     diary = Diary()
     diary.acts["turn one"] = gate
@@ -389,7 +440,9 @@ async def test_a_turn_that_was_undone_before_it_was_read_is_skipped(desk: Desk, 
 # -- ends --------------------------------------------------------------------------------------------------------
 
 
-async def test_an_end_comes_after_its_turns_and_before_later_ones(desk: Desk, gate: Gate) -> None:
+async def test_an_end_comes_after_its_turns_and_before_later_ones(
+    desk: Desk, gate: Gate
+) -> None:
     """It is about its own stretch up to the boundary; where nothing is new, nothing is told."""
     diary = Diary()
     diary.acts["turn one"] = gate
@@ -480,7 +533,9 @@ async def test_an_end_is_met_by_its_owner(desk: Desk) -> None:
 # -- what a provider may do wrong --------------------------------------------------------------------------------
 
 
-async def test_a_provider_that_blocks_for_ever_holds_its_own_line_only(desk: Desk, gate: Gate) -> None:
+async def test_a_provider_that_blocks_for_ever_holds_its_own_line_only(
+    desk: Desk, gate: Gate
+) -> None:
     """Its neighbour is given everything, it is shown, and closing is bounded; what it owes is given after that."""
     stuck, well = Diary("stuck"), Diary("well")
     stuck.acts["turn one"] = gate
@@ -499,10 +554,14 @@ async def test_a_provider_that_blocks_for_ever_holds_its_own_line_only(desk: Des
     began = time.monotonic()
     await bad.close(0.1)
     assert time.monotonic() - began < 5
-    assert await desk.aio.holder("memory:stuck"), "a call is out, and another process could make the same"
+    assert await desk.aio.holder("memory:stuck"), (
+        "a call is out, and another process could make the same"
+    )
 
 
-async def test_what_a_stuck_provider_owes_is_given_after_the_next_start(store_url: str, gate: Gate) -> None:
+async def test_what_a_stuck_provider_owes_is_given_after_the_next_start(
+    store_url: str, gate: Gate
+) -> None:
     """The process that waited for it is gone; the one in flight comes again with its key, then the rest."""
     stuck, heir = Diary(), Diary()
     stuck.acts["turn one"] = gate
@@ -517,7 +576,11 @@ async def test_what_a_stuck_provider_owes_is_given_after_the_next_start(store_ur
     await before.close()
     after = Desk(store_url)
     await after.settle(await after.follow(heir))
-    assert [each[:2] for each in heir.of("turn", "end")] == [("turn", "one"), ("turn", "two"), ("end", "one")]
+    assert [each[:2] for each in heir.of("turn", "end")] == [
+        ("turn", "one"),
+        ("turn", "two"),
+        ("end", "one"),
+    ]
     await after.close()
 
 
@@ -550,7 +613,11 @@ async def test_a_provider_that_cannot_get_ready_is_tried_again(desk: Desk) -> No
     name = begin(desk.journal)
     turn(desk.journal, name, "one")
     found = await desk.failed(follower)
-    assert (found.behind, found.error, found.letters) == (1, "initialize: ConnectionError: no key", [])
+    assert (found.behind, found.error, found.letters) == (
+        1,
+        "initialize: ConnectionError: no key",
+        [],
+    )
     assert found.rests_seconds > 0
     diary.acts.clear()
     await desk.pass_time(60)
@@ -558,7 +625,9 @@ async def test_a_provider_that_cannot_get_ready_is_tried_again(desk: Desk) -> No
     assert [each[0] for each in diary.calls[:2]] == ["initialize", "turn"]
 
 
-async def test_a_turn_that_fails_while_others_succeed_is_buried_and_retried_on_request(desk: Desk) -> None:
+async def test_a_turn_that_fails_while_others_succeed_is_buried_and_retried_on_request(
+    desk: Desk,
+) -> None:
     """After five tries the line behind it goes on; the letter keeps its error until it is taken, with the same key."""
     diary = Diary()
     diary.acts["turn bad"] = fails()
@@ -664,10 +733,14 @@ async def test_a_turn_after_a_crash_that_took_partials_and_their_numbers_is_owed
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The number that was held stood for something else before, so what came since is not taken for known."""
-    monkeypatch.setattr(store, "FLUSH_SECONDS", 3600.0)  # no partial is old enough to be flushed
+    # no partial is old enough to be flushed
+    monkeypatch.setattr(store, "FLUSH_SECONDS", 3600.0)
     with PostgresServer({"wal_writer_delay": "10s"}) as server:
         url = server.create_database()
-        with tenax.open(url, user=USER) as journal, tenax.open(url, user=USER) as writer:
+        with (
+            tenax.open(url, user=USER) as journal,
+            tenax.open(url, user=USER) as writer,
+        ):
             name = begin(writer)
             first = turn(writer, name, "one")
             wal_writer = server.hold_wal_writer()
@@ -678,6 +751,8 @@ async def test_a_turn_after_a_crash_that_took_partials_and_their_numbers_is_owed
             server.crash(wal_writer)
             server.start()
             second = turn(writer, name, "two")
-            assert second < course.seq, "the crash took no partials, so this shows nothing"
+            assert second < course.seq, (
+                "the crash took no partials, so this shows nothing"
+            )
             await course.catch_up()
             assert [each.at for each in course.owed(0)] == [first, second]

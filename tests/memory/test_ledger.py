@@ -8,7 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tenax.events import Event, MemoryDue, MessageAssistant, MessageUser, RunFinished, RunStarted
+from tenax.events import (
+    Event,
+    MemoryDue,
+    MessageAssistant,
+    MessageUser,
+    RunFinished,
+    RunStarted,
+)
 from tenax.lifecycle import SessionLifecycle
 from tenax.parts import Text
 from tenax.sessions import AsyncSessionDB, SessionDB
@@ -76,7 +83,9 @@ def turn_and_die(teller: Teller, url: str, marked: bool) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_what_a_dead_process_owed_is_committed_by_the_next(db: SessionDB, store_url: str) -> None:
+def test_what_a_dead_process_owed_is_committed_by_the_next(
+    db: SessionDB, store_url: str
+) -> None:
     """Nothing but the store is left; whoever brings an agent commits, once, and the store says up to where."""
     child = Child(turn_and_die, store_url, False)
     assert child.finish() == -signal.SIGKILL
@@ -86,7 +95,9 @@ def test_what_a_dead_process_owed_is_committed_by_the_next(db: SessionDB, store_
     assert ledger.commit_session_memory(SESSION, agent)
     assert not ledger.commit_session_memory(SESSION, agent)
     assert not ledger.has_uncommitted_work(SESSION)
-    assert [(each.session, each.upto, each.owner) for each in dues(db)] == [(SESSION, int(end), "work")]
+    assert [(each.session, each.upto, each.owner) for each in dues(db)] == [
+        (SESSION, int(end), "work")
+    ]
     assert agent.commits == 1
 
 
@@ -110,7 +121,9 @@ def test_a_commit_that_fails_is_owed_by_the_store(db: SessionDB) -> None:
     assert SessionLifecycle(db).commit_session_memory(SESSION, Agent())
 
 
-def test_an_evicted_agent_that_owes_keeps_its_handle_and_the_store_its_obligation(db: SessionDB) -> None:
+def test_an_evicted_agent_that_owes_keeps_its_handle_and_the_store_its_obligation(
+    db: SessionDB,
+) -> None:
     """The handle is closed once, by the commit that clears what it owed."""
     ledger, agent = SessionLifecycle(db), Agent(fails=True)
     ledger.register_agent(SESSION, agent)
@@ -125,7 +138,9 @@ def test_an_evicted_agent_that_owes_keeps_its_handle_and_the_store_its_obligatio
     assert len(dues(db)) == 1
 
 
-def test_a_turn_that_was_only_marked_is_owed_by_the_store(db: SessionDB, store_url: str) -> None:
+def test_a_turn_that_was_only_marked_is_owed_by_the_store(
+    db: SessionDB, store_url: str
+) -> None:
     """Whoever keeps the words elsewhere marks, over either facade; a commit clears its own segment, and the transcript is as it was."""
     before = db.get_session(SESSION, rows=True)
     old, new, late = Agent(), Agent(), Agent()

@@ -28,7 +28,9 @@ class Handle:
 class Committer:
     """An agent that can be made to wait in its commit, and to fail."""
 
-    def __init__(self, *, fails: int = 0, waits: bool = False, session_db: Handle | None = None) -> None:
+    def __init__(
+        self, *, fails: int = 0, waits: bool = False, session_db: Handle | None = None
+    ) -> None:
         self.calls = 0
         self.fails = fails
         self.entered = threading.Event()
@@ -113,7 +115,9 @@ def test_a_turn_that_finishes_during_a_commit_stays_owed(
     assert (waiting.calls, lifecycle.has_uncommitted_work(SID)) == (2, False)
 
 
-def test_a_commit_that_fails_keeps_the_work_and_the_agent(lifecycle: SessionLifecycle) -> None:
+def test_a_commit_that_fails_keeps_the_work_and_the_agent(
+    lifecycle: SessionLifecycle,
+) -> None:
     """The next try is made with the same agent."""
     agent = Committer(fails=1)
     marked(lifecycle, agent)
@@ -123,7 +127,9 @@ def test_a_commit_that_fails_keeps_the_work_and_the_agent(lifecycle: SessionLife
     assert (agent.calls, lifecycle.has_uncommitted_work(SID)) == (2, False)
 
 
-def test_an_agent_that_was_only_brought_to_a_failing_commit_is_kept(lifecycle: SessionLifecycle) -> None:
+def test_an_agent_that_was_only_brought_to_a_failing_commit_is_kept(
+    lifecycle: SessionLifecycle,
+) -> None:
     """The next try needs no agent."""
     agent = Committer(fails=1)
     lifecycle.mark_turn_completed(SID)
@@ -133,7 +139,9 @@ def test_an_agent_that_was_only_brought_to_a_failing_commit_is_kept(lifecycle: S
     assert (agent.calls, lifecycle.has_uncommitted_work(SID)) == (2, False)
 
 
-def test_what_is_owed_keeps_its_owner_when_another_agent_registers(lifecycle: SessionLifecycle) -> None:
+def test_what_is_owed_keeps_its_owner_when_another_agent_registers(
+    lifecycle: SessionLifecycle,
+) -> None:
     """Once it is clean, the new agent owns what follows."""
     old, new = Committer(fails=1), Committer()
     marked(lifecycle, old)
@@ -146,7 +154,9 @@ def test_what_is_owed_keeps_its_owner_when_another_agent_registers(lifecycle: Se
     assert (old.calls, new.calls) == (2, 1)
 
 
-def test_a_commit_with_the_new_agent_takes_the_old_ones_work_first(lifecycle: SessionLifecycle) -> None:
+def test_a_commit_with_the_new_agent_takes_the_old_ones_work_first(
+    lifecycle: SessionLifecycle,
+) -> None:
     """And leaves its own for the next commit."""
     old, new = Committer(fails=1), Committer()
     marked(lifecycle, old)
@@ -158,7 +168,9 @@ def test_a_commit_with_the_new_agent_takes_the_old_ones_work_first(lifecycle: Se
     assert (old.calls, new.calls, lifecycle.has_uncommitted_work(SID)) == (2, 1, False)
 
 
-def test_without_a_finished_turn_there_is_nothing_to_commit(lifecycle: SessionLifecycle) -> None:
+def test_without_a_finished_turn_there_is_nothing_to_commit(
+    lifecycle: SessionLifecycle,
+) -> None:
     """Being registered is not work."""
     agent = Committer()
     lifecycle.register_agent(SID, agent)
@@ -223,14 +235,20 @@ def test_a_commit_with_a_timeout_comes_back_and_still_counts_when_it_ends(
     assert (waiting.calls, lifecycle.has_uncommitted_work(SID)) == (1, False)
 
 
-def test_eviction_commits_before_it_forgets_the_agent(lifecycle: SessionLifecycle, db: SessionDB) -> None:
+def test_eviction_commits_before_it_forgets_the_agent(
+    lifecycle: SessionLifecycle, db: SessionDB
+) -> None:
     """Out of the cache, the work done, the handle closed; a later turn finds no agent."""
     agent = Committer(session_db=Handle())
     cache = AgentCache(db, on_evict=lifecycle.on_evict)
     cache.put("route", agent, SID)
     marked(lifecycle, agent)
     assert cache.evict("route") is True
-    assert (agent.calls, lifecycle.has_uncommitted_work(SID), len(cache)) == (1, False, 0)
+    assert (agent.calls, lifecycle.has_uncommitted_work(SID), len(cache)) == (
+        1,
+        False,
+        0,
+    )
     assert agent.session_db is not None
     assert agent.session_db.closed == 1
     lifecycle.mark_turn_completed(SID)
@@ -251,7 +269,11 @@ def test_eviction_waits_for_a_commit_in_flight_and_closes_the_store_once(
     waiting.release.set()
     commit.ended()
     assert [each.ended() for each in evictions] == [True, True]
-    assert (waiting.calls, handle.closed, lifecycle.has_uncommitted_work(SID)) == (2, 1, False)
+    assert (waiting.calls, handle.closed, lifecycle.has_uncommitted_work(SID)) == (
+        2,
+        1,
+        False,
+    )
     assert lifecycle.evict(waiting) is True
     assert handle.closed == 1
 
@@ -266,10 +288,16 @@ def test_the_handle_of_an_agent_that_owes_work_stays_open_until_it_is_done(
     assert agent.session_db is not None
     assert (agent.session_db.closed, lifecycle.has_uncommitted_work(SID)) == (0, True)
     lifecycle.drain_all_on_shutdown(deadline=60)
-    assert (agent.calls, agent.session_db.closed, lifecycle.has_uncommitted_work(SID)) == (2, 1, False)
+    assert (
+        agent.calls,
+        agent.session_db.closed,
+        lifecycle.has_uncommitted_work(SID),
+    ) == (2, 1, False)
 
 
-def test_an_eviction_that_takes_too_long_comes_back(lifecycle: SessionLifecycle, waiting: Committer) -> None:
+def test_an_eviction_that_takes_too_long_comes_back(
+    lifecycle: SessionLifecycle, waiting: Committer
+) -> None:
     """The handle is closed by the commit when that ends, not under it."""
     marked(lifecycle, waiting)
     assert lifecycle.evict(waiting, timeout=0.05) is False
@@ -300,14 +328,20 @@ def test_several_turns_are_one_commit(lifecycle: SessionLifecycle) -> None:
     """A generation for each turn; a further commit has nothing to do."""
     agent = Committer()
     lifecycle.register_agent(SID, agent)
-    assert [lifecycle.mark_turn_completed(SID, agent=agent) for _ in range(3)] == [1, 2, 3]
+    assert [lifecycle.mark_turn_completed(SID, agent=agent) for _ in range(3)] == [
+        1,
+        2,
+        3,
+    ]
     assert lifecycle.commit_session_memory(SID) is True
     assert lifecycle.commit_session_memory(SID) is False
     assert (agent.calls, lifecycle.has_uncommitted_work(SID)) == (1, False)
     assert lifecycle.mark_turn_completed(SID) == 4
 
 
-def test_a_session_that_was_left_is_forgotten_once_it_is_clean(lifecycle: SessionLifecycle) -> None:
+def test_a_session_that_was_left_is_forgotten_once_it_is_clean(
+    lifecycle: SessionLifecycle,
+) -> None:
     """The ledger does not grow with every session there ever was: a later turn is the first again."""
     agent = Committer()
     marked(lifecycle, agent)
@@ -318,7 +352,9 @@ def test_a_session_that_was_left_is_forgotten_once_it_is_clean(lifecycle: Sessio
 
 
 @pytest.mark.parametrize("sid", ["", None])
-def test_without_a_session_every_call_is_harmless(lifecycle: SessionLifecycle, sid: str | None) -> None:
+def test_without_a_session_every_call_is_harmless(
+    lifecycle: SessionLifecycle, sid: str | None
+) -> None:
     """None, None, 0, False, False."""
     agent = Committer()
     assert lifecycle.register_agent(sid, agent) is None
@@ -326,7 +362,9 @@ def test_without_a_session_every_call_is_harmless(lifecycle: SessionLifecycle, s
     assert lifecycle.mark_turn_completed(sid, agent=agent) == 0
     assert lifecycle.has_uncommitted_work(sid) is False
     assert lifecycle.commit_session_memory(sid) is False
-    assert lifecycle.commit_session_memory(sid, agent=agent, wait=True, timeout=1) is False
+    assert (
+        lifecycle.commit_session_memory(sid, agent=agent, wait=True, timeout=1) is False
+    )
     assert agent.calls == 0
 
 
@@ -354,7 +392,9 @@ def test_a_finished_turn_is_only_noted(lifecycle: SessionLifecycle) -> None:
     assert (agent.calls, lifecycle.has_uncommitted_work(SID)) == (0, True)
 
 
-def test_an_agent_may_use_the_ledger_from_inside_its_commit(lifecycle: SessionLifecycle) -> None:
+def test_an_agent_may_use_the_ledger_from_inside_its_commit(
+    lifecycle: SessionLifecycle,
+) -> None:
     """No lock is held; and a commit inside a commit of the same session is refused, not waited for."""
     seen: list[object] = []
 

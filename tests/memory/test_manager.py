@@ -26,7 +26,9 @@ def gate() -> Iterator[Gate]:
     gate.opened.set()
 
 
-def manager_of(*providers: MemoryProvider, recall_seconds: float = 10.0) -> MemoryManager:
+def manager_of(
+    *providers: MemoryProvider, recall_seconds: float = 10.0
+) -> MemoryManager:
     manager = MemoryManager(recall_seconds=recall_seconds)
     for provider in providers:
         manager.add_provider(provider)
@@ -121,7 +123,9 @@ def test_a_provider_is_given_a_thread_when_it_is_first_told_something() -> None:
     assert all(each.daemon for each in provider.threads)
 
 
-def test_shutdown_is_bounded_with_a_provider_that_never_returns(gate: Gate, caplog: Any) -> None:
+def test_shutdown_is_bounded_with_a_provider_that_never_returns(
+    gate: Gate, caplog: Any
+) -> None:
     """It comes back within its five seconds, says what it left behind, and a second one does nothing."""
     stuck, well = Notebook("stuck", sync_turn=gate), Notebook("well")
     manager = manager_of(stuck, well)
@@ -132,13 +136,18 @@ def test_shutdown_is_bounded_with_a_provider_that_never_returns(gate: Gate, capl
     manager.shutdown_all()
     assert time.monotonic() - began < 5 * 5
     assert [call[0] for call in well.calls] == ["sync_turn"] * 3 + ["shutdown"]
-    assert "Memory stuck was left behind at shutdown: 2 calls were not begun" in caplog.text
+    assert (
+        "Memory stuck was left behind at shutdown: 2 calls were not begun"
+        in caplog.text
+    )
     began = time.monotonic()
     manager.shutdown_all()
     assert time.monotonic() - began < AT_ONCE
 
 
-def test_shutdown_finishes_what_is_waiting_and_then_lets_the_provider_shut_down(caplog: Any) -> None:
+def test_shutdown_finishes_what_is_waiting_and_then_lets_the_provider_shut_down(
+    caplog: Any,
+) -> None:
     """Nothing is dropped where there is time; afterwards nothing is taken, and said so."""
     provider = Notebook(sync_turn=lambda *_a, **_k: time.sleep(0.01))
     manager = manager_of(provider)
@@ -177,7 +186,11 @@ print("result")
 def test_a_process_ends_although_a_provider_blocks_for_ever(how: str) -> None:
     """With a shutdown or without one, with a leaked thread; and what the provider printed is not on stdout."""
     run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, timeout=90, check=False
+        [sys.executable, "-c", PROGRAM, how],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
     )
     assert (run.returncode, run.stdout) == (0, "result\n"), run.stderr
     assert "this is not a result" in run.stderr
@@ -222,7 +235,9 @@ def test_extraction_never_overtakes_a_turn_that_is_waiting(gate: Gate) -> None:
 # -- what a provider may do wrong --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [ValueError("no key"), SystemExit(3), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error", [ValueError("no key"), SystemExit(3), KeyboardInterrupt()]
+)
 def test_a_provider_that_raises_harms_nobody(error: BaseException, caplog: Any) -> None:
     """Its errors are told, its own next turn still comes, and its neighbour notices nothing."""
     bad = Notebook("bad", sync_turn=raises(error), prefetch=raises(error))
@@ -234,7 +249,11 @@ def test_a_provider_that_raises_harms_nobody(error: BaseException, caplog: Any) 
     assert manager.prefetch_all("hi") == "tea"
     assert turns_of(bad) == turns_of(good) == ["one", "two"]
     name = type(error).__name__
-    told = [each.getMessage() for each in caplog.records if getattr(each, "action", "") == "memory_failed"]
+    told = [
+        each.getMessage()
+        for each in caplog.records
+        if getattr(each, "action", "") == "memory_failed"
+    ]
     assert sorted(each.split(name)[0] for each in told) == [
         "Memory bad failed. prefetch: ",
         "Memory bad failed. sync_turn: ",
@@ -256,7 +275,11 @@ def test_a_provider_that_returns_garbage_recalls_nothing() -> None:
         system_prompt_block=lambda: 3,
         on_pre_compress=raises(Odd()),
     )
-    good = Notebook("good", prefetch=lambda *_a, **_k: " tea ", system_prompt_block=lambda: "I know tea.")
+    good = Notebook(
+        "good",
+        prefetch=lambda *_a, **_k: " tea ",
+        system_prompt_block=lambda: "I know tea.",
+    )
     manager = manager_of(garbage, good)
     recalled = manager.recall("hi")
     assert (recalled.texts, recalled.missed) == ({"good": "tea"}, ("garbage",))
@@ -274,7 +297,9 @@ def test_what_a_provider_does_to_the_messages_stays_with_it() -> None:
         messages[0]["content"] = "spoilt"
         messages.clear()
 
-    manager = manager_of(Notebook("one", sync_turn=spoil), Notebook("two", sync_turn=spoil))
+    manager = manager_of(
+        Notebook("one", sync_turn=spoil), Notebook("two", sync_turn=spoil)
+    )
     messages = [{"role": "user", "content": "hi"}]
     manager.sync_all("hi", "hey", messages=messages)
     messages.append({"role": "user", "content": "later"})
@@ -283,7 +308,9 @@ def test_what_a_provider_does_to_the_messages_stays_with_it() -> None:
     assert messages[0]["content"] == "hi"
 
 
-def test_a_provider_written_before_a_keyword_existed_is_not_given_it(caplog: Any) -> None:
+def test_a_provider_written_before_a_keyword_existed_is_not_given_it(
+    caplog: Any,
+) -> None:
     """Older providers take no messages, and no session either."""
 
     class Older(Notebook):
@@ -335,12 +362,17 @@ def test_a_process_without_threads_left_refuses_and_goes_on(
     provider = Notebook()
     manager = manager_of(provider)
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", raises(RuntimeError("can't start new thread")))
+        patch.setattr(
+            threading.Thread, "start", raises(RuntimeError("can't start new thread"))
+        )
         manager.sync_all("lost", "hey")
         assert not manager.prefetch_all("hi")
     manager.sync_all("kept", "hey")
     assert manager.flush_pending(60)
-    assert (turns_of(provider), caplog.text.count("was not given a sync_turn")) == (["kept"], 1)
+    assert (turns_of(provider), caplog.text.count("was not given a sync_turn")) == (
+        ["kept"],
+        1,
+    )
 
 
 # -- asking ------------------------------------------------------------------------------------------------------

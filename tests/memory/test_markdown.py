@@ -23,12 +23,26 @@ def fact(
     place: tuple[str, int] | None = None,
 ) -> Fact:
     conversation, seq = place or (None, None)
-    return Fact(name, version, "standing", text, about, "model", AT, conversation, seq, None, None)
+    return Fact(
+        name,
+        version,
+        "standing",
+        text,
+        about,
+        "model",
+        AT,
+        conversation,
+        seq,
+        None,
+        None,
+    )
 
 
 def test_the_file_can_be_read_by_people() -> None:
     """A title, two sections, a bullet for each fact, and at its end which one it is, where it was learned and when."""
-    text = write([fact("Likes tea."), fact("Is Hanna.", "f_2", "profile", 3, ("c_9", 14))])
+    text = write(
+        [fact("Likes tea."), fact("Is Hanna.", "f_2", "profile", 3, ("c_9", 14))]
+    )
     assert text.startswith("# What Tenax remembers\n\n")
     assert text.endswith(
         "\n## Profile\n\n- Is Hanna. <!-- f_2 v3, c_9:14, 2027-01-15T08:00:00.000000Z -->\n"
@@ -58,7 +72,8 @@ def test_a_text_with_markdown_in_it_survives(text: str) -> None:
 
 
 LINES = st.lists(
-    st.sampled_from([*"ab \\<>!-*#`", "<!--", "-->", "f_1 v1"]) | st.characters(exclude_categories=["Cs"]),
+    st.sampled_from([*"ab \\<>!-*#`", "<!--", "-->", "f_1 v1"])
+    | st.characters(exclude_categories=["Cs"]),
     min_size=1,
 )
 
@@ -69,18 +84,37 @@ def line(pieces: list[str]) -> str:
     return " ".join(each.strip() for each in text.splitlines() if each.strip())
 
 
-@given(st.lists(st.tuples(LINES.map(line).filter(bool), st.sampled_from(["profile", "note"])), max_size=6))
+@given(
+    st.lists(
+        st.tuples(LINES.map(line).filter(bool), st.sampled_from(["profile", "note"])),
+        max_size=6,
+    )
+)
 def test_what_is_written_is_read_again(kept: list[tuple[str, About]]) -> None:
     """Every text, section, id and version comes back, whatever the texts hold."""
     facts = [fact(text, f"f_{n}", about, n + 1) for n, (text, about) in enumerate(kept)]
     back = read(write(facts))
-    assert sorted(back) == sorted(Entry(each.text, each.about, each.id, each.version) for each in facts)
+    assert sorted(back) == sorted(
+        Entry(each.text, each.about, each.id, each.version) for each in facts
+    )
 
 
 @given(
     st.lists(
         st.sampled_from(
-            ["- ", "\n", "  ", "## Profile", "<!--", "-->", "f_1 v", "9" * 30, "\\", "\r", "\u2028"]
+            [
+                "- ",
+                "\n",
+                "  ",
+                "## Profile",
+                "<!--",
+                "-->",
+                "f_1 v",
+                "9" * 30,
+                "\\",
+                "\r",
+                "\u2028",
+            ]
         )
         | st.text(max_size=4)
     )
@@ -88,7 +122,9 @@ def test_what_is_written_is_read_again(kept: list[tuple[str, About]]) -> None:
 def test_junk_never_breaks_it(pieces: list[str]) -> None:
     """Any text is read, or refused with a sentence."""
     with contextlib.suppress(InvalidInput):
-        assert all(each.text and "\n" not in each.text for each in read("".join(pieces)))
+        assert all(
+            each.text and "\n" not in each.text for each in read("".join(pieces))
+        )
 
 
 def test_a_person_may_edit_it() -> None:
@@ -125,7 +161,15 @@ def test_an_empty_memory_is_read_as_one() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "\n\n", "Dear Sir or Madam", "{}", "- a\x00b", "- \ud800", "x" * (CHARS_MAX + 1)],
+    [
+        "",
+        "\n\n",
+        "Dear Sir or Madam",
+        "{}",
+        "- a\x00b",
+        "- \ud800",
+        "x" * (CHARS_MAX + 1),
+    ],
     ids=range(7),
 )
 def test_what_is_no_such_file_is_refused(text: str) -> None:

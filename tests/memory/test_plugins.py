@@ -75,7 +75,9 @@ def clean_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield
     for name in set(sys.modules) - before:
-        if name.partition(".")[0] in {"agent", "listed"} or name.startswith("_tenax_plugin_"):
+        if name.partition(".")[0] in {"agent", "listed"} or name.startswith(
+            "_tenax_plugin_"
+        ):
             del sys.modules[name]
     importlib.invalidate_caches()
 
@@ -91,7 +93,9 @@ def install(site: Path, group: str, value: str) -> None:
     """A distribution as an installer leaves it."""
     info = site / "listed-1.0.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: listed\nVersion: 1.0\n")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: listed\nVersion: 1.0\n"
+    )
     (info / "entry_points.txt").write_text(f"[{group}]\nlisted = {value}\n")
     sys.path.insert(0, str(site))
     importlib.invalidate_caches()
@@ -119,7 +123,9 @@ def works(loaded: Loaded) -> None:
 
 
 @pytest.mark.parametrize("code", [CODE, CODE + REGISTER])
-def test_a_provider_in_the_folder_of_plugins_runs_unchanged(tmp_path: Path, code: str) -> None:
+def test_a_provider_in_the_folder_of_plugins_runs_unchanged(
+    tmp_path: Path, code: str
+) -> None:
     """With a function register, or with just the class."""
     package(tmp_path / "plugins" / "list-memory", code)
     loaded = only(tmp_path / "plugins")
@@ -134,7 +140,10 @@ def test_two_users_of_a_folder_share_no_module(tmp_path: Path) -> None:
         "turns = []\n\n\ndef new():\n    from . import late\n    return late.turns\n"
     )
     (place / "late.py").write_text("turns = []\n")
-    first, second = only(tmp_path / "plugins").provider, only(tmp_path / "plugins").provider
+    first, second = (
+        only(tmp_path / "plugins").provider,
+        only(tmp_path / "plugins").provider,
+    )
     assert first is not None
     assert second is not None
     first.sync_turn("tea", "yes", session_id="s")
@@ -143,8 +152,12 @@ def test_two_users_of_a_folder_share_no_module(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("value", ["listed", "listed:register", "listed:ListMemoryProvider"])
-def test_an_installed_provider_runs_unchanged(tmp_path: Path, group: str, value: str) -> None:
+@pytest.mark.parametrize(
+    "value", ["listed", "listed:register", "listed:ListMemoryProvider"]
+)
+def test_an_installed_provider_runs_unchanged(
+    tmp_path: Path, group: str, value: str
+) -> None:
     """Its entry point names a module, a function or a class."""
     package(tmp_path / "listed")
     install(tmp_path, group, value)
@@ -155,7 +168,10 @@ def test_nothing_is_left_where_a_real_agent_would_be_looked_for(tmp_path: Path) 
     """Before, after, and after a failure: no module `agent`, no finder; one that is installed later is found."""
     finders = list(sys.meta_path)
     package(tmp_path / "one" / "good")
-    package(tmp_path / "two" / "bad", "import agent.memory_provider\nraise ValueError('no')\n")
+    package(
+        tmp_path / "two" / "bad",
+        "import agent.memory_provider\nraise ValueError('no')\n",
+    )
     assert only(tmp_path / "one").provider is not None
     assert "ValueError: no" in only(tmp_path / "two").problem
     assert not {"agent", "agent.memory_provider"} & set(sys.modules)
@@ -199,7 +215,10 @@ def test_only_the_importing_thread_sees_the_stand_in(tmp_path: Path) -> None:
     started, looked = threading.Event(), threading.Event()
     sys.modules["listed"] = type(sys)("listed")
     vars(sys.modules["listed"]).update(started=started, looked=looked)
-    package(tmp_path / "list", "import listed\nlisted.started.set()\nassert listed.looked.wait(60)\n" + CODE)
+    package(
+        tmp_path / "list",
+        "import listed\nlisted.started.set()\nassert listed.looked.wait(60)\n" + CODE,
+    )
     results: list[Any] = []
     loading = threading.Thread(target=lambda: results.append(only(tmp_path)))
     loading.start()
@@ -217,12 +236,17 @@ def test_only_the_importing_thread_sees_the_stand_in(tmp_path: Path) -> None:
         ("import sys\nsys.exit(3)", "SystemExit: 3"),
         ("x = 1", "no function register"),
         ("def register(ctx): pass", "does not give a memory provider"),
-        ("def register(ctx): ctx.register_memory_provider(7)", "does not give a memory provider"),
+        (
+            "def register(ctx): ctx.register_memory_provider(7)",
+            "does not give a memory provider",
+        ),
         (CODE.replace("return True", "return False"), "not set up"),
         ("import threading\nthreading.Event().wait()", "not loaded within"),
     ],
 )
-def test_a_plugin_that_cannot_be_used_is_told_in_a_sentence(tmp_path: Path, code: str, problem: str) -> None:
+def test_a_plugin_that_cannot_be_used_is_told_in_a_sentence(
+    tmp_path: Path, code: str, problem: str
+) -> None:
     """Nothing is raised, and another plugin can be loaded after it."""
     package(tmp_path / "bad", code)
     package(tmp_path / "good")
@@ -242,4 +266,6 @@ def test_a_folder_goes_before_a_package_of_the_same_name(tmp_path: Path) -> None
     (tmp_path / "plugins" / "notes.txt").write_text("")
     (found,) = find_plugins(tmp_path / "plugins")
     assert found.where == f"The folder {tmp_path / 'plugins' / 'listed'}"
-    assert [each.where for each in find_plugins(tmp_path / "missing")] == ["the package listed"]
+    assert [each.where for each in find_plugins(tmp_path / "missing")] == [
+        "the package listed"
+    ]

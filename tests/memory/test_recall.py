@@ -88,17 +88,23 @@ def test_the_best_comes_first_and_no_more_than_asked_for() -> None:
 
 def test_a_rare_word_tells_more_than_one_that_many_facts_have() -> None:
     """A word of every fact adds nothing to choose by."""
-    facts = [(f"{n}", f"Project Otter, part {word}") for n, word in enumerate(["pumps", "valves", "gauges"])]
+    facts = [
+        (f"{n}", f"Project Otter, part {word}")
+        for n, word in enumerate(["pumps", "valves", "gauges"])
+    ]
     assert found("the valves of Otter", facts)[0] == "1"
 
 
 def test_a_long_message_is_looked_at_in_bounds() -> None:
     """What it says at its end is found, and its length costs no more than that of a shorter one."""
     noise = "".join(
-        f"wort{chr(97 + n % 26)}{chr(97 + n // 26 % 26)}{chr(97 + n // 676)} " for n in range(15_000)
+        f"wort{chr(97 + n % 26)}{chr(97 + n // 26 % 26)}{chr(97 + n // 676)} "
+        for n in range(15_000)
     )
     facts = [("x", "The boiler of the greenhouse needs a new valve from Honeywell")]
-    assert found(f"{'Well. ' * 300} the greenhouse, its boiler and the Honeywell valve", facts) == ["x"]
+    assert found(
+        f"{'Well. ' * 300} the greenhouse, its boiler and the Honeywell valve", facts
+    ) == ["x"]
     assert found(noise, facts) == []
 
 
@@ -161,9 +167,13 @@ def test_any_text_can_be_kept_and_asked_for(texts: list[str], query: str) -> Non
 def test_what_was_measured_stays() -> None:
     """Of the set's questions at least as many find their fact, and no more find something false, than in docs/BENCHMARKS.md."""
     told = tomllib.loads(SET.read_text())
-    recall = Recall((name, text) for facts in told["told"].values() for name, text in facts.items())
+    recall = Recall(
+        (name, text) for facts in told["told"].values() for name, text in facts.items()
+    )
     asked = [each for part in ("first", "second") for each in told["questions"][part]]
     assert len(asked) == 100
-    names = [(fact, [each.id for each in recall.find(question)]) for fact, question in asked]
+    names = [
+        (fact, [each.id for each in recall.find(question)]) for fact, question in asked
+    ]
     assert sum(fact in ids for fact, ids in names if fact) >= 64
     assert sum(bool(ids) for fact, ids in names if not fact) <= 9

@@ -34,14 +34,21 @@ async def recalled(runtime: Runtime, name: str) -> list[MemoryRecalled]:
     return [each for each in events if isinstance(each, MemoryRecalled)]
 
 
-async def test_the_model_remembers_and_the_person_sees_it_and_can_undo_it(config: Config) -> None:
+async def test_the_model_remembers_and_the_person_sees_it_and_can_undo_it(
+    config: Config,
+) -> None:
     """A fact of the tool is a line in the conversation; undone, it is gone from memory and the line says so."""
     model = ScriptedModel([remember(TEA), Reply("Noted."), Reply("Fine.")])
     async with Runtime(config, models=[model]) as runtime:
         name = await runtime.new()
         seq = await asked(runtime, name, "I drink green tea in the morning.")
         (fact,) = await runtime.memory.facts()
-        assert (fact.text, fact.by, fact.conversation, fact.seq) == (TEA, "model", name, seq)
+        assert (fact.text, fact.by, fact.conversation, fact.seq) == (
+            TEA,
+            "model",
+            name,
+            seq,
+        )
         (row,) = [row for row in await runtime.transcript(name) if row.kind == "memory"]
         assert (row.text, row.action, row.by, row.fact, row.version, row.state) == (
             TEA, "added", "model", fact.id, 1, "")  # fmt: skip
@@ -63,21 +70,27 @@ async def test_what_was_told_elsewhere_is_recalled_and_fenced(config: Config) ->
     async with Runtime(config, models=[model]) as runtime:
         there = await runtime.new()
         for n in range(60):  # more than the prompt has room for
-            await runtime.memory.add(f"Shelf {n} of the cellar holds box number {n * 7919}.")
+            await runtime.memory.add(
+                f"Shelf {n} of the cellar holds box number {n * 7919}."
+            )
         fact, _ = await runtime.memory.add(TEA)
         for n in range(60, 120):
-            await runtime.memory.add(f"Shelf {n} of the cellar holds box number {n * 7919}.")
+            await runtime.memory.add(
+                f"Shelf {n} of the cellar holds box number {n * 7919}."
+            )
         await asked(runtime, there, "Which tea do I drink in the mornings?")
         (event,) = await recalled(runtime, there)
         assert fact.id in event.facts
         assert TEA in event.texts["builtin"]
         sent = json.loads(model.bodies[-1])
-        assert fence(event.texts["builtin"]) in json.dumps(sent, ensure_ascii=False).encode().decode(
-            "unicode_escape"
-        )
+        assert fence(event.texts["builtin"]) in json.dumps(
+            sent, ensure_ascii=False
+        ).encode().decode("unicode_escape")
 
 
-async def test_the_prompt_is_the_same_bytes_as_long_as_a_stretch_lasts(config: Config) -> None:
+async def test_the_prompt_is_the_same_bytes_as_long_as_a_stretch_lasts(
+    config: Config,
+) -> None:
     """A fact that is added meanwhile waits for the next stretch; a new conversation begins with it."""
     model = ScriptedModel([Reply("One."), Reply("Two."), Reply("Three.")])
     async with Runtime(config, models=[model]) as runtime:
@@ -94,7 +107,9 @@ async def test_the_prompt_is_the_same_bytes_as_long_as_a_stretch_lasts(config: C
         assert b"lives in Graz" in model.bodies[-1]
 
 
-async def test_nothing_is_remembered_of_a_temporary_conversation(config: Config) -> None:
+async def test_nothing_is_remembered_of_a_temporary_conversation(
+    config: Config,
+) -> None:
     """It has no memory tool, nothing of the memory in its prompt, and nothing recalled."""
     model = ScriptedModel([Reply("Hello.")])
     async with Runtime(config, models=[model]) as runtime:
@@ -106,15 +121,24 @@ async def test_nothing_is_remembered_of_a_temporary_conversation(config: Config)
         assert await recalled(runtime, name) == []
 
 
-async def test_a_private_fact_never_comes_into_a_conversation_with_several_authors(config: Config) -> None:
+async def test_a_private_fact_never_comes_into_a_conversation_with_several_authors(
+    config: Config,
+) -> None:
     """Only what was learned there is used there, and it is used nowhere else."""
     model = ScriptedModel(
-        [Reply("Hello."), remember("The team meets at nine."), Reply("Noted."), Reply("At nine?")]
+        [
+            Reply("Hello."),
+            remember("The team meets at nine."),
+            Reply("Noted."),
+            Reply("At nine?"),
+        ]
     )
     async with Runtime(config, models=[model]) as runtime:
         await runtime.memory.add("The person's secret wish is a boat.", about="profile")
         name = await runtime.new()
-        await runtime.journal.append(name, [MessageUser([Text("Hi, I am Grace.")], author="grace")])
+        await runtime.journal.append(
+            name, [MessageUser([Text("Hi, I am Grace.")], author="grace")]
+        )
         await asked(runtime, name, "What is my secret wish, a boat?")
         assert b"secret wish is a boat" not in model.bodies[-1]
         await asked(runtime, name, "Remember: the team meets at nine.")
@@ -131,7 +155,9 @@ async def test_what_a_model_repeats_of_the_fence_is_not_shown(config: Config) ->
     async with Runtime(config, models=[model]) as runtime:
         name = await runtime.new()
         await asked(runtime, name, "Which tea?")
-        (row,) = [row for row in await runtime.transcript(name) if row.kind == "assistant"]
+        (row,) = [
+            row for row in await runtime.transcript(name) if row.kind == "assistant"
+        ]
         assert "tenax-recalled" not in row.text
         assert TEA not in row.text
         assert row.text.startswith("Well. ")
@@ -143,7 +169,10 @@ async def test_the_same_is_not_remembered_twice(config: Config) -> None:
     async with Runtime(config, models=[ScriptedModel([Reply("Yes.")])]) as runtime:
         first, new = await runtime.memory.add("The person's flat has 3 rooms.")
         assert new
-        assert await runtime.memory.add("the person's flat has 3 rooms") == (first, False)
+        assert await runtime.memory.add("the person's flat has 3 rooms") == (
+            first,
+            False,
+        )
         _, new = await runtime.memory.add("The person's flat has 4 rooms.")
         assert new
 
@@ -156,7 +185,12 @@ async def test_a_file_can_be_edited_and_taken_in_again(config: Config) -> None:
         text = await runtime.memory.export()
         edited = text.replace("green tea", "black tea") + "\n- The person has a cat.\n"
         loaded = await runtime.memory.load(edited)
-        assert (loaded.added, loaded.changed, loaded.known, loaded.refused) == (1, 1, 1, [])
+        assert (loaded.added, loaded.changed, loaded.known, loaded.refused) == (
+            1,
+            1,
+            1,
+            [],
+        )
         standing = {each.text for each in await runtime.memory.facts()}
         assert standing == {
             "The person's name is Ada.",

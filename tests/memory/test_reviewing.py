@@ -33,8 +33,12 @@ async def talking(
     url: str, home: Path, script: list[Reply | str], **env: str
 ) -> AsyncIterator[tuple[Runtime, str, Provider]]:
     """A runtime with a connected model, and a conversation that has a title already."""
-    async with Provider(Script([Reply(each) if isinstance(each, str) else each for each in script])) as model:
-        config = config_of(url, home, OPENAI_BASE_URL=f"{model.url}/v1", TENAX_MODEL="m", **env)
+    async with Provider(
+        Script([Reply(each) if isinstance(each, str) else each for each in script])
+    ) as model:
+        config = config_of(
+            url, home, OPENAI_BASE_URL=f"{model.url}/v1", TENAX_MODEL="m", **env
+        )
         async with Runtime(config) as runtime:
             name = await runtime.new()
             await runtime.rename(name, "A talk")
@@ -70,9 +74,15 @@ async def test_what_the_person_told_is_remembered_and_shown_with_an_undo(
         assert len(await runtime.memory.facts()) == 1
 
 
-async def test_a_review_comes_once_and_adds_nothing_that_is_known(store_url: str, tmp_path: Path) -> None:
+async def test_a_review_comes_once_and_adds_nothing_that_is_known(
+    store_url: str, tmp_path: Path
+) -> None:
     """The second turn is looked over by itself, with what is known; the same again is not kept twice."""
-    async with talking(store_url, tmp_path, [SAID, "Still nice."]) as (runtime, name, model):
+    async with talking(store_url, tmp_path, [SAID, "Still nice."]) as (
+        runtime,
+        name,
+        model,
+    ):
         await asked(runtime, name, TOLD)
         await remembered(runtime, name, 2)
         await until(runtime, name, "model.used")
@@ -84,7 +94,10 @@ async def test_a_review_comes_once_and_adds_nothing_that_is_known(store_url: str
 
 
 async def test_a_review_that_ends_in_a_surprise_ends_no_other(
-    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It is logged and tried again later; what is said elsewhere is looked over as ever."""
     surprised = asyncio.Event()
@@ -110,7 +123,11 @@ async def test_a_review_that_ends_in_a_surprise_ends_no_other(
 async def test_one_setting_turns_it_off(store_url: str, tmp_path: Path) -> None:
     """Nothing is asked beside the talk then."""
     off = {"TENAX_MEMORY_REVIEW": "false"}
-    async with talking(store_url, tmp_path, ["Nice.", "And again."], **off) as (runtime, name, model):
+    async with talking(store_url, tmp_path, ["Nice.", "And again."], **off) as (
+        runtime,
+        name,
+        model,
+    ):
         await asked(runtime, name, TOLD)
         await asked(runtime, name, TOLD)
         assert len(model.received) == 2

@@ -11,20 +11,40 @@ from typing import Any
 import pytest
 
 from tenax.config import ModelSettings, Secret
-from tenax.models import Answer, Failure, Model, Piece, Thought, ToolSpec, Words, connect
+from tenax.models import (
+    Answer,
+    Failure,
+    Model,
+    Piece,
+    Thought,
+    ToolSpec,
+    Words,
+    connect,
+)
 from tenax.parts import Text
 from tenax.views.context import Message
 
 APIS = ("openai", "anthropic")
 KEY = "sk-hunter2-hunter2"
-READ = ToolSpec("read", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
+READ = ToolSpec(
+    "read",
+    "Reads a file.",
+    {"type": "object", "properties": {"path": {"type": "string"}}},
+)
 
 
 def settings(api: Any, url: str, **more: Any) -> ModelSettings:
     """A model at the address of a Provider or of llama.cpp."""
     key = Secret(KEY, "the test")
     return ModelSettings(
-        **{"label": "main", "api": api, "url": address(api, url), "name": "m", "key": key} | more
+        **{
+            "label": "main",
+            "api": api,
+            "url": address(api, url),
+            "name": "m",
+            "key": key,
+        }
+        | more
     )
 
 
@@ -33,7 +53,9 @@ def address(api: str, url: str) -> str:
 
 
 def said(role: Any, *parts: Any) -> Message:
-    return Message(role, tuple(Text(part) if isinstance(part, str) else part for part in parts))
+    return Message(
+        role, tuple(Text(part) if isinstance(part, str) else part for part in parts)
+    )
 
 
 def ask(model: Model, *messages: Message, prompt: str = "", **more: Any) -> bytes:
@@ -67,7 +89,9 @@ class Heard:
         return self.pieces[-1]
 
 
-async def hear(model: Model, body: bytes, *, silence: float = 10.0, into: list[Piece] | None = None) -> Heard:
+async def hear(
+    model: Model, body: bytes, *, silence: float = 10.0, into: list[Piece] | None = None
+) -> Heard:
     """Play a stream to its end, which is exactly one Answer or Failure. `into` has the pieces as they come."""
     pieces = [] if into is None else into
     async for piece in model.stream(body, silence=silence):
@@ -76,7 +100,9 @@ async def hear(model: Model, body: bytes, *, silence: float = 10.0, into: list[P
     return Heard(pieces)
 
 
-async def hear_from(api: str, url: str, body: bytes | None = None, **more: Any) -> Heard:
+async def hear_from(
+    api: str, url: str, body: bytes | None = None, **more: Any
+) -> Heard:
     """Connect, send one request, and close."""
     model = connect(settings(api, url, **more))
     try:

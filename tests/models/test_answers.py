@@ -20,7 +20,18 @@ from tenax.models import http as wire
 from tenax.models.http import TOKENS_MAX
 from tenax.parts import File, Image, Reasoning, Text, ToolCall, ToolResult
 from tenax.testing import Provider
-from tests.models.talk import APIS, KEY, READ, ask, first_words, hear, hear_from, said, settings, until
+from tests.models.talk import (
+    APIS,
+    KEY,
+    READ,
+    ask,
+    first_words,
+    hear,
+    hear_from,
+    said,
+    settings,
+    until,
+)
 
 both = pytest.mark.parametrize("api", APIS)
 
@@ -87,7 +98,11 @@ async def test_calls_without_ids_and_indexes_get_them() -> None:
         {"tool_calls": [{"function": {"name": "a", "arguments": '{"x"'}}]},
         {"tool_calls": [{"function": {"arguments": ":1}"}}]},
         {"tool_calls": [{"index": 1, "id": "one", "function": {"name": "b"}}]},
-        {"tool_calls": [{"index": 1, "id": "two", "function": {"name": "c", "arguments": "{}"}}]},
+        {
+            "tool_calls": [
+                {"index": 1, "id": "two", "function": {"name": "c", "arguments": "{}"}}
+            ]
+        },
         {"tool_calls": [{"index": 5, "id": "one", "function": {"name": "d"}}]},
         {"tool_calls": [{"index": 6, "id": "call_1", "function": {"name": "e"}}]},
     )
@@ -123,10 +138,15 @@ async def test_compatible_providers_say_it_differently() -> None:
     assert heard.answer.finish == "length"
 
 
-@pytest.mark.parametrize("cost", [{"total_cost": 1}, "1", None, -1, pytest.param(10**400, id="endless")])
+@pytest.mark.parametrize(
+    "cost", [{"total_cost": 1}, "1", None, -1, pytest.param(10**400, id="endless")]
+)
 async def test_what_is_no_number_is_no_cost(cost: object) -> None:
     """Nor does it spoil the answer."""
-    raw = chunks({"content": "ok"}, usage={"prompt_tokens": 1, "completion_tokens": 1, "cost": cost})
+    raw = chunks(
+        {"content": "ok"},
+        usage={"prompt_tokens": 1, "completion_tokens": 1, "cost": cost},
+    )
     async with Provider([Reply(raw=raw)]) as provider:
         heard = await hear_from("openai", provider.url)
     assert heard.answer.usage == Usage(input=1, output=1)
@@ -134,7 +154,9 @@ async def test_what_is_no_number_is_no_cost(cost: object) -> None:
 
 async def test_numbers_that_no_call_can_have_are_not_believed() -> None:
     """A count below nothing is none, and one beyond every store is the most that there is."""
-    raw = chunks({"content": "ok"}, usage={"prompt_tokens": 2**63 - 1, "completion_tokens": -5})
+    raw = chunks(
+        {"content": "ok"}, usage={"prompt_tokens": 2**63 - 1, "completion_tokens": -5}
+    )
     async with Provider([Reply(raw=raw)]) as provider:
         heard = await hear_from("openai", provider.url)
     assert heard.answer.usage == Usage(input=TOKENS_MAX, output=0)
@@ -153,7 +175,11 @@ async def test_anthropic_tokens_and_hidden_thoughts() -> None:
         {
             "type": "message_start",
             "message": {
-                "usage": {"input_tokens": 3, "cache_read_input_tokens": 40, "cache_creation_input_tokens": 5}
+                "usage": {
+                    "input_tokens": 3,
+                    "cache_read_input_tokens": 40,
+                    "cache_creation_input_tokens": 5,
+                }
             },
         },
         {
@@ -161,19 +187,43 @@ async def test_anthropic_tokens_and_hidden_thoughts() -> None:
             "index": 0,
             "content_block": {"type": "redacted_thinking", "data": "AAA"},
         },
-        {"type": "content_block_start", "index": 1, "content_block": {"type": "thinking", "thinking": ""}},
-        {"type": "content_block_delta", "index": 1, "delta": {"type": "thinking_delta", "thinking": "so"}},
-        {"type": "content_block_delta", "index": 1, "delta": {"type": "signature_delta", "signature": "BBB"}},
+        {
+            "type": "content_block_start",
+            "index": 1,
+            "content_block": {"type": "thinking", "thinking": ""},
+        },
+        {
+            "type": "content_block_delta",
+            "index": 1,
+            "delta": {"type": "thinking_delta", "thinking": "so"},
+        },
+        {
+            "type": "content_block_delta",
+            "index": 1,
+            "delta": {"type": "signature_delta", "signature": "BBB"},
+        },
         {"type": "a_later_invention", "index": 1},
-        {"type": "content_block_start", "index": 2, "content_block": {"type": "text", "text": "ok"}},
-        {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}, "usage": {"output_tokens": 9}},
+        {
+            "type": "content_block_start",
+            "index": 2,
+            "content_block": {"type": "text", "text": "ok"},
+        },
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "max_tokens"},
+            "usage": {"output_tokens": 9},
+        },
         {"type": "message_stop"},
     ]
     raw = "".join(f"data: {json.dumps(each)}\n\n" for each in events)
     async with Provider([Reply(raw=raw)]) as provider:
-        heard = await hear_from("anthropic", provider.url, price_input=1.0, price_output=2.0)
+        heard = await hear_from(
+            "anthropic", provider.url, price_input=1.0, price_output=2.0
+        )
         model = connect(settings("anthropic", provider.url))
-    assert heard.answer.usage == Usage(input=48, output=9, cached=40, cost=(48 + 18) / 1e6)
+    assert heard.answer.usage == Usage(
+        input=48, output=9, cached=40, cost=(48 + 18) / 1e6
+    )
     assert heard.answer.finish == "max_tokens"
     back = msgspec.json.decode(model.message(said("assistant", *heard.answer.parts)))
     assert back["content"] == [
@@ -188,7 +238,9 @@ async def test_anthropic_tokens_and_hidden_thoughts() -> None:
 async def test_a_price_of_the_person_gives_the_cost(api: str) -> None:
     """Only where the provider reports none; without a price there is no cost."""
     async with Provider(["one two"]) as provider:
-        heard = await hear_from(api, provider.url, price_input=2.0, price_output=500_000.0)
+        heard = await hear_from(
+            api, provider.url, price_input=2.0, price_output=500_000.0
+        )
     usage = heard.answer.usage
     assert usage is not None
     assert usage.cost == pytest.approx(1.0 + usage.input * 2e-6)
@@ -196,7 +248,12 @@ async def test_a_price_of_the_person_gives_the_cost(api: str) -> None:
 
 def history() -> list[Any]:
     return [
-        said("user", "Read it", Image("b1", "image/png"), File("b2", "text/plain", "notes.txt")),
+        said(
+            "user",
+            "Read it",
+            Image("b1", "image/png"),
+            File("b2", "text/plain", "notes.txt"),
+        ),
         said(
             "assistant",
             Reasoning("Let me", "sig"),
@@ -206,7 +263,12 @@ def history() -> list[Any]:
             ToolCall("c2", "read", "[1]"),
             ToolCall("c3", "read", "{broken"),
         ),
-        said("results", ToolResult("f.read:0", "A"), ToolResult("c2", ""), ToolResult("c3", "no")),
+        said(
+            "results",
+            ToolResult("f.read:0", "A"),
+            ToolResult("c2", ""),
+            ToolResult("c3", "no"),
+        ),
         said("system", "Be brief."),
         said("assistant", Reasoning("nothing to say")),
     ]
@@ -216,7 +278,9 @@ async def test_a_request_in_openais_format() -> None:
     """Results are messages of their own, arguments that are no object are wrapped, thoughts stay here."""
     async with Provider(["ok"] * 3) as provider:
         model = connect(settings("openai", provider.url, max_tokens=99))
-        body = ask(model, *history(), prompt="You are Tenax.", tools=[READ], temperature=0.5)
+        body = ask(
+            model, *history(), prompt="You are Tenax.", tools=[READ], temperature=0.5
+        )
         await hear(model, body)
         await model.close()
     assert provider.bodies == [body]
@@ -231,7 +295,11 @@ async def test_a_request_in_openais_format() -> None:
         "tools": [
             {
                 "type": "function",
-                "function": {"name": "read", "description": "Reads a file.", "parameters": READ.parameters},
+                "function": {
+                    "name": "read",
+                    "description": "Reads a file.",
+                    "parameters": READ.parameters,
+                },
             }
         ],
         "messages": [
@@ -283,18 +351,50 @@ async def test_a_request_in_anthropics_format() -> None:
         "model": "m",
         "max_tokens": 8192,
         "stream": True,
-        "tools": [{"name": "read", "description": "Reads a file.", "input_schema": READ.parameters}],
-        "system": [{"type": "text", "text": "You are Tenax.", "cache_control": {"type": "ephemeral"}}],
+        "tools": [
+            {
+                "name": "read",
+                "description": "Reads a file.",
+                "input_schema": READ.parameters,
+            }
+        ],
+        "system": [
+            {
+                "type": "text",
+                "text": "You are Tenax.",
+                "cache_control": {"type": "ephemeral"},
+            }
+        ],
     }
-    assert [each["role"] for each in messages] == ["user", "assistant", "user", "user", "assistant"]
+    assert [each["role"] for each in messages] == [
+        "user",
+        "assistant",
+        "user",
+        "user",
+        "assistant",
+    ]
     assert messages[1]["content"] == [
         {"type": "thinking", "thinking": "Let me", "signature": "sig"},
         {"type": "text", "text": "I read."},
         {"type": "tool_use", "id": "f_read_0", "name": "read", "input": {"path": "a"}},
-        {"type": "tool_use", "id": "c2", "name": "read", "input": {"invalid_json": "[1]"}},
-        {"type": "tool_use", "id": "c3", "name": "read", "input": {"invalid_json": "{broken"}},
+        {
+            "type": "tool_use",
+            "id": "c2",
+            "name": "read",
+            "input": {"invalid_json": "[1]"},
+        },
+        {
+            "type": "tool_use",
+            "id": "c3",
+            "name": "read",
+            "input": {"invalid_json": "{broken"},
+        },
     ]
-    assert messages[2]["content"][0] == {"type": "tool_result", "tool_use_id": "f_read_0", "content": "A"}
+    assert messages[2]["content"][0] == {
+        "type": "tool_result",
+        "tool_use_id": "f_read_0",
+        "content": "A",
+    }
     assert messages[3] == {"role": "user", "content": "Be brief."}
     assert messages[4] == {"role": "assistant", "content": "(nothing)"}
 
@@ -304,7 +404,9 @@ def test_a_request_grows_at_its_end_only(api: str) -> None:
     """The bytes of a request begin the next one, so the provider's cache of the prompt holds."""
     model = connect(settings(api, "http://127.0.0.1:9"))
     rows = [model.message(each) for each in history()]
-    bodies = [model.body("You are Tenax.", [READ], rows[:count], {}) for count in range(1, 6)]
+    bodies = [
+        model.body("You are Tenax.", [READ], rows[:count], {}) for count in range(1, 6)
+    ]
     for shorter, longer in pairwise(bodies):
         assert longer.startswith(shorter.removesuffix(b"]}"))
 
@@ -332,9 +434,12 @@ async def test_without_a_key_none_is_sent(api: str) -> None:
 
 
 @both
-async def test_one_connection_serves_many_calls(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_connection_serves_many_calls(
+    api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One after the other; calls beside each other have one each."""
-    monkeypatch.setattr(wire, "DRAIN_SECONDS_MAX", 20.0)  # it is not about a server that is too late
+    # it is not about a server that is too late
+    monkeypatch.setattr(wire, "DRAIN_SECONDS_MAX", 20.0)
     async with Provider([Reply(words="a b c", pause=0.02)] * 2) as provider:
         model = connect(settings(api, provider.url))
         heard = [await hear(model, ask(model)) for _ in range(3)]
@@ -387,6 +492,10 @@ async def test_cancelling_the_reader_ends_the_call(api: str) -> None:
 
 def test_a_key_that_is_missing_is_told_when_a_model_is_needed() -> None:
     """Not before: a list of conversations needs no model."""
-    missing = settings("openai", "http://127.0.0.1:9", key=Secret(None, "the environment variable NOPE"))
+    missing = settings(
+        "openai",
+        "http://127.0.0.1:9",
+        key=Secret(None, "the environment variable NOPE"),
+    )
     with pytest.raises(ConfigError, match="variable NOPE"):
         connect(missing)

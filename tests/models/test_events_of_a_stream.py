@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenax.models.sse import EVENT_BYTES_MAX, STREAM_BYTES_MAX, Reader, ServerEvent, TooLong
+from tenax.models.sse import (
+    EVENT_BYTES_MAX,
+    STREAM_BYTES_MAX,
+    Reader,
+    ServerEvent,
+    TooLong,
+)
 
 STREAM = "\ufeffevent: a\r\ndata: häll°\r\ndata:  two\r\n\r\n: a comment\r\rid: 7\nretry: 5\ndata:x\n\ndata\n\nevent: b\n\ndata: 🙂\r\r".encode()
 EVENTS = [
@@ -24,7 +30,11 @@ def test_it_does_not_matter_where_a_stream_is_cut(cuts: list[int]) -> None:
     """Every kind of line end, several lines of data, comments and unknown fields, in chunks of any size."""
     edges = [0, *sorted(cuts), len(STREAM)]
     reader = Reader()
-    got = [event for begin, end in pairwise(edges) for event in reader.feed(STREAM[begin:end])]
+    got = [
+        event
+        for begin, end in pairwise(edges)
+        for event in reader.feed(STREAM[begin:end])
+    ]
     assert got == EVENTS
 
 

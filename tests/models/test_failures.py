@@ -20,7 +20,18 @@ from tenax.models import RETRIED, Failure, Model, Piece, Reply, Trouble, connect
 from tenax.models import http as wire
 from tenax.models.failures import Failures
 from tenax.testing import Provider
-from tests.models.talk import APIS, KEY, Heard, address, ask, clock_ahead, hear, hear_from, settings, until
+from tests.models.talk import (
+    APIS,
+    KEY,
+    Heard,
+    address,
+    ask,
+    clock_ahead,
+    hear,
+    hear_from,
+    settings,
+    until,
+)
 from tests.tools.test_web import CERTIFICATE, load_chain
 
 both = pytest.mark.parametrize("api", APIS)
@@ -46,7 +57,11 @@ def check_sentence(failure: Failure) -> None:
         (Trouble("key", status=403), "key", "does not let this key use m"),
         (Trouble("refused"), "refused", "has no model m, or the address is wrong"),
         (Trouble("refused", status=402), "refused", "wants to be paid first"),
-        (Trouble("refused", status=418, message="I am a teapot"), "refused", 'It says: "I am a teapot"'),
+        (
+            Trouble("refused", status=418, message="I am a teapot"),
+            "refused",
+            'It says: "I am a teapot"',
+        ),
         (Trouble("refused", status=400), "refused", "refused the request (status 400)"),
         (Trouble("rate"), "rate", "takes no more requests for now"),
         (Trouble("server"), "server", "trouble of its own (status 500)"),
@@ -57,7 +72,9 @@ def check_sentence(failure: Failure) -> None:
         (Trouble("malformed"), "malformed", "cannot be read"),
     ],
 )
-async def test_each_trouble_is_a_sentence(api: str, trouble: Trouble, why: str, said: str) -> None:
+async def test_each_trouble_is_a_sentence(
+    api: str, trouble: Trouble, why: str, said: str
+) -> None:
     """The same in both formats, and a call can be made again on the same model."""
     async with Provider([Reply(trouble=trouble)]) as provider:
         failure = (await hear_from(api, provider.url)).failure
@@ -89,14 +106,24 @@ async def test_a_stream_that_ends_in_order_but_early_was_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"null", b"[]", b'{"choices": 5}', b'{"choices": [{"delta": {"content": "\xff"}}]}', b"[" * 5000]
+    "data",
+    [
+        b"null",
+        b"[]",
+        b'{"choices": 5}',
+        b'{"choices": [{"delta": {"content": "\xff"}}]}',
+        b"[" * 5000,
+    ],
 )
 async def test_whatever_a_chunk_is_the_stream_ends_in_a_failure(data: bytes) -> None:
     """JSON of another shape, bytes that are no text, nesting without end."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: %b\n\n" % data)
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: %b\n\n"
+            % data
+        )
         writer.close()
         await writer.wait_closed()
 
@@ -127,7 +154,9 @@ async def test_retry_after_is_kept(api: str) -> None:
 )
 def test_retry_after_may_be_a_date(given: str, seconds: float | None) -> None:
     """By the provider's own clock; what cannot be read is no wait, and no wait is longer than a day."""
-    headers = httpx.Headers({"Retry-After": given, "Date": "Sun, 15 Nov 2026 12:00:00 GMT"})
+    headers = httpx.Headers(
+        {"Retry-After": given, "Date": "Sun, 15 Nov 2026 12:00:00 GMT"}
+    )
     assert Failures("h", "m", None).answered(429, headers, b"").retry_after == seconds
 
 
@@ -137,7 +166,9 @@ async def test_an_overflow_teaches_how_long_the_context_is(api: str) -> None:
     async with Provider(["ok"], context=3) as provider:
         model = connect(settings(api, provider.url))
         assert model.context is None
-        failure = (await hear(model, ask(model, prompt="far too many words for this one"))).failure
+        failure = (
+            await hear(model, ask(model, prompt="far too many words for this one"))
+        ).failure
         await model.close()
     assert (failure.why, failure.limit) == ("overflow", 3)
     assert known(model) == 3
@@ -153,16 +184,34 @@ async def test_an_overflow_teaches_how_long_the_context_is(api: str) -> None:
             "This endpoint's maximum context length is 131,072 tokens. However, you requested 140000.",
             131_072,
         ),
-        (400, "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000", 200_000),
-        (400, "Prompt contains 40000 tokens, too large for model with 32768 maximum context length", 32_768),
-        (400, "The input token count (9) exceeds the maximum number of tokens allowed (1048576).", 1_048_576),
-        (400, "request (5000 tokens) exceeds the available context size (4096 tokens)", 4096),
+        (
+            400,
+            "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000",
+            200_000,
+        ),
+        (
+            400,
+            "Prompt contains 40000 tokens, too large for model with 32768 maximum context length",
+            32_768,
+        ),
+        (
+            400,
+            "The input token count (9) exceeds the maximum number of tokens allowed (1048576).",
+            1_048_576,
+        ),
+        (
+            400,
+            "request (5000 tokens) exceeds the available context size (4096 tokens)",
+            4096,
+        ),
         (400, "Please reduce the length of the messages or completion.", None),
         (413, "Request Entity Too Large", None),
         (500, "Context size has been exceeded.", None),
     ],
 )
-def test_overflows_are_known_by_many_words(status: int, message: str, limit: int | None) -> None:
+def test_overflows_are_known_by_many_words(
+    status: int, message: str, limit: int | None
+) -> None:
     """Providers say it in words of their own; the limit is read where they say it."""
     failure = Failures("h", "m", None).answered(
         status, {}, json.dumps({"error": {"message": message}}).encode()
@@ -182,14 +231,21 @@ def test_overflows_are_known_by_many_words(status: int, message: str, limit: int
         (400, b"<" * 64 * 1024, "refused", "..."),
         (400, b'{"error": "%s"}' % (b"1" * 64_000), "refused", "..."),
         (400, b'{"error": {"message": 5}}', "refused", "(status 400)."),
-        (429, b'{"error": {"code": "insufficient_quota", "message": "x"}}', "refused", "paid"),
+        (
+            429,
+            b'{"error": {"code": "insufficient_quota", "message": "x"}}',
+            "refused",
+            "paid",
+        ),
         (401, b"", "key", "asks for a key, and none is set"),
         (302, b"", "refused", "status 302"),
         (200, b'{"error": {"message": "late", "code": 429}}', "rate", '"late"'),
         (200, b'{"error": {"message": "odd"}}', "server", '"odd"'),
     ],
 )
-def test_whatever_is_answered_is_a_sentence(status: int, body: bytes, why: str, said: str) -> None:
+def test_whatever_is_answered_is_a_sentence(
+    status: int, body: bytes, why: str, said: str
+) -> None:
     """A page of a proxy, a plain text, broken JSON: the person still learns what happened."""
     failure = Failures("h", "m", None).answered(status, {}, body)
     assert failure.why == why
@@ -199,10 +255,14 @@ def test_whatever_is_answered_is_a_sentence(status: int, body: bytes, why: str, 
 
 @both
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500])
-async def test_a_provider_that_repeats_the_key_is_not_quoted(api: str, status: int) -> None:
+async def test_a_provider_that_repeats_the_key_is_not_quoted(
+    api: str, status: int
+) -> None:
     """Neither whole nor half of it."""
     message = f"Incorrect API key provided: {KEY} (sk-hunter2***r2), Authorization: Bearer {KEY}"
-    async with Provider([Reply(trouble=Trouble("refused", status=status, message=message))]) as provider:
+    async with Provider(
+        [Reply(trouble=Trouble("refused", status=status, message=message))]
+    ) as provider:
         check_sentence((await hear_from(api, provider.url)).failure)
 
 
@@ -210,8 +270,11 @@ async def test_a_provider_that_repeats_the_key_is_not_quoted(api: str, status: i
 async def test_nobody_at_the_address_is_away(api: str) -> None:
     """The sentence names the address and asks whether it runs."""
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound, so that nobody else is there, and not listening
-        failure = (await hear_from(api, f"http://127.0.0.1:{taken.getsockname()[1]}")).failure
+        # bound, so that nobody else is there, and not listening
+        taken.bind(("127.0.0.1", 0))
+        failure = (
+            await hear_from(api, f"http://127.0.0.1:{taken.getsockname()[1]}")
+        ).failure
     assert failure.why == "away"
     assert "cannot be reached" in failure.message
     assert "running" in failure.hint
@@ -220,12 +283,16 @@ async def test_nobody_at_the_address_is_away(api: str) -> None:
 
 @both
 @pytest.mark.parametrize("reply", [Reply(hang=True), Reply(words="one two", hang=True)])
-async def test_silence_is_a_failure(api: str, reply: Reply, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silence_is_a_failure(
+    api: str, reply: Reply, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before the first piece, or after some."""
     leap, pieces = clock_ahead(monkeypatch), list[Piece]()
     async with Provider([reply]) as provider:
         model = connect(settings(api, provider.url))
-        hearing = asyncio.create_task(hear(model, ask(model), silence=20.5, into=pieces))
+        hearing = asyncio.create_task(
+            hear(model, ask(model), silence=20.5, into=pieces)
+        )
         await until(lambda: provider.received and Heard(pieces).words == reply.words)
         while not hearing.done():
             leap(20.5)
@@ -238,12 +305,16 @@ async def test_silence_is_a_failure(api: str, reply: Reply, monkeypatch: pytest.
 
 
 @both
-async def test_a_long_answer_is_not_silence(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_answer_is_not_silence(
+    api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only the time without a piece counts, not the time of the call."""
     leap, pieces, leaps, seen = clock_ahead(monkeypatch), list[Piece](), 0, 0
     async with Provider([Reply(words="w " * 10, pause=0.05)]) as provider:
         model = connect(settings(api, provider.url))
-        hearing = asyncio.create_task(hear(model, ask(model), silence=40.0, into=pieces))
+        hearing = asyncio.create_task(
+            hear(model, ask(model), silence=40.0, into=pieces)
+        )
         while not hearing.done():
             if len(pieces) > seen:
                 leap(15.0)
@@ -255,7 +326,9 @@ async def test_a_long_answer_is_not_silence(api: str, monkeypatch: pytest.Monkey
     assert leaps * 15.0 > 40.0
 
 
-@pytest.mark.parametrize("sign", [": still here\n\n", 'event: ping\ndata: {"type": "ping"}\n\n'])
+@pytest.mark.parametrize(
+    "sign", [": still here\n\n", 'event: ping\ndata: {"type": "ping"}\n\n']
+)
 async def test_signs_of_life_do_not_break_the_silence(sign: str) -> None:
     """A server that only ever says that it is there has said nothing."""
     async with Provider([Reply(raw=sign * 1000, pause=0.02)]) as provider:
@@ -271,7 +344,8 @@ async def test_a_page_is_no_stream() -> None:
         await reader.readuntil(b"\r\n\r\n")
         page = b"<html>Welcome</html>"
         writer.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: %d\r\n\r\n%b" % (len(page), page)
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: %d\r\n\r\n%b"
+            % (len(page), page)
         )
         writer.close()
         await writer.wait_closed()
@@ -284,13 +358,18 @@ async def test_a_page_is_no_stream() -> None:
     assert "text/html" in failure.message
 
 
-async def test_an_error_that_unpacks_to_more_than_anybody_reads_holds_nothing_up() -> None:
+async def test_an_error_that_unpacks_to_more_than_anybody_reads_holds_nothing_up() -> (
+    None
+):
     """A few bytes on the wire may be a hundred megabytes: they are cut before they are looked at."""
     packed = gzip.compress(b"busy" + bytes(100_000_000), 1)
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        head = b"HTTP/1.1 500 X\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed)
+        head = (
+            b"HTTP/1.1 500 X\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n"
+            % len(packed)
+        )
         with contextlib.suppress(ConnectionError):
             writer.write(head + packed)
             writer.close()
@@ -343,11 +422,26 @@ def test_what_is_tried_again() -> None:
             "no model m",
             "name",
         ),
-        (400, b'{"error": {"message": "m is not a valid model ID", "code": 400}}', "no model m.", "name"),
-        (404, b"<!doctype html><html><h1>Not here</h1></html>", "no model at this address", "/v1"),
+        (
+            400,
+            b'{"error": {"message": "m is not a valid model ID", "code": 400}}',
+            "no model m.",
+            "name",
+        ),
+        (
+            404,
+            b"<!doctype html><html><h1>Not here</h1></html>",
+            "no model at this address",
+            "/v1",
+        ),
         (404, b"404 page not found", "no model at this address", "/v1"),
         (404, b'{"detail": "Not Found"}', "no model at this address", "/v1"),
-        (404, b'{"error": {"message": "Invalid URL (POST /chat/completions)"}}', "at this address", "/v1"),
+        (
+            404,
+            b'{"error": {"message": "Invalid URL (POST /chat/completions)"}}',
+            "at this address",
+            "/v1",
+        ),
         (
             404,
             b'{"error": {"message": "File Not Found", "type": "not_found_error"}}',
@@ -361,16 +455,36 @@ def test_what_is_tried_again() -> None:
             "/v1",
         ),
         (405, b"<html>no</html>", "no model at this address", "/v1"),
-        (400, b'{"error": {"message": "Your credit balance is too low"}}', "paid first", "account"),
-        (402, b'{"error": {"message": "Insufficient credits"}}', "paid first", "account"),
-        (400, b'{"error": {"message": "library/m does not support tools"}}', "cannot use tools", "another"),
+        (
+            400,
+            b'{"error": {"message": "Your credit balance is too low"}}',
+            "paid first",
+            "account",
+        ),
+        (
+            402,
+            b'{"error": {"message": "Insufficient credits"}}',
+            "paid first",
+            "account",
+        ),
+        (
+            400,
+            b'{"error": {"message": "library/m does not support tools"}}',
+            "cannot use tools",
+            "another",
+        ),
         (
             404,
             b'{"error": {"message": "No endpoints found that support tool use."}}',
             "cannot use tools",
             "another",
         ),
-        (500, b'{"error": {"message": "tools param requires --jinja flag"}}', "cannot use tools", "--jinja"),
+        (
+            500,
+            b'{"error": {"message": "tools param requires --jinja flag"}}',
+            "cannot use tools",
+            "--jinja",
+        ),
     ],
 )
 def test_what_a_person_would_do_differently_about_is_told_apart(
@@ -393,17 +507,34 @@ def test_what_a_person_would_do_differently_about_is_told_apart(
             "Ollama is not running at 127.0.0.1:11434.",
             "Start it with: ollama serve",
         ),
-        ("localhost:1234", ConnectionRefusedError(), "LM Studio is not running", "lms server start"),
-        ("[::1]:8080", ConnectionRefusedError(), "llama.cpp is not running", "llama-server"),
+        (
+            "localhost:1234",
+            ConnectionRefusedError(),
+            "LM Studio is not running",
+            "lms server start",
+        ),
+        (
+            "[::1]:8080",
+            ConnectionRefusedError(),
+            "llama.cpp is not running",
+            "llama-server",
+        ),
         ("box:11434", ConnectionRefusedError(), "nothing is running there", "running"),
         ("llm.example", socket.gaierror(-2, "x"), "its name is not known", "network"),
         ("llm.example", OSError(errno.ENETUNREACH, "x"), "no way to it", "network"),
-        ("llm.example", ssl.SSLCertVerificationError(), "certificate is not trusted", "SSL_CERT_FILE"),
+        (
+            "llm.example",
+            ssl.SSLCertVerificationError(),
+            "certificate is not trusted",
+            "SSL_CERT_FILE",
+        ),
         ("llm.example", ssl.SSLError(), "does not speak https", "http://"),
         ("llm.example", ValueError(), "cannot be reached: outer.", "running"),
     ],
 )
-def test_why_nobody_is_reached_is_told_apart(where: str, cause: Exception, said: str, hint: str) -> None:
+def test_why_nobody_is_reached_is_told_apart(
+    where: str, cause: Exception, said: str, hint: str
+) -> None:
     """However deep the cause lies, and among others."""
     middle = OSError("All connection attempts failed")
     middle.__cause__ = ExceptionGroup("several", [TypeError(), cause])
@@ -429,12 +560,17 @@ async def test_a_server_without_https_is_told_so() -> None:
     assert "does not speak https" in failure.message
 
 
-@pytest.mark.parametrize("first", ["", 'data: {"choices":[{"delta":{"content":"Hel"}}]}'])
+@pytest.mark.parametrize(
+    "first", ["", 'data: {"choices":[{"delta":{"content":"Hel"}}]}']
+)
 async def test_an_answer_that_was_spoiled_on_its_way_is_a_dropped_one(
     first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What comes over TLS and was not sent by the server raises what no other failure does; it is tried again like any."""
-    secure, trust = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(cadata=CERTIFICATE)
+    secure, trust = (
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER),
+        ssl.create_default_context(cadata=CERTIFICATE),
+    )
     load_chain(secure)
     trust.check_hostname = False
     monkeypatch.setattr(wire, "trusted", lambda: trust)
@@ -445,7 +581,10 @@ async def test_an_answer_that_was_spoiled_on_its_way_is_a_dropped_one(
             head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
             writer.write(f"{head}{first}\n\n".encode())
             await writer.drain()
-        os.write(writer.get_extra_info("socket").fileno(), b"\x17\x03\x03\x00\x20" + b"x" * 32)
+        os.write(
+            writer.get_extra_info("socket").fileno(),
+            b"\x17\x03\x03\x00\x20" + b"x" * 32,
+        )
         with contextlib.suppress(OSError):
             await reader.read()
         writer.close()
@@ -457,7 +596,9 @@ async def test_an_answer_that_was_spoiled_on_its_way_is_a_dropped_one(
     check_sentence(heard.failure)
 
 
-async def test_no_proxy_stands_between_us_and_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_proxy_stands_between_us_and_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Whatever the environment says of proxies: they do not know what runs here."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")

@@ -25,12 +25,18 @@ USUAL = found.PROBE_SECONDS_MAX
 
 
 def listed(*names: str, owned_by: str = "") -> dict[str, Any]:
-    return {"object": "list", "data": [{"id": name, "owned_by": owned_by} for name in names]}
+    return {
+        "object": "list",
+        "data": [{"id": name, "owned_by": owned_by} for name in names],
+    }
 
 
 def tags(**sizes: float) -> dict[str, Any]:
     return {
-        "models": [{"name": name.replace("__", ":"), "size": int(size * 1e9)} for name, size in sizes.items()]
+        "models": [
+            {"name": name.replace("__", ":"), "size": int(size * 1e9)}
+            for name, size in sizes.items()
+        ]
     }
 
 
@@ -76,7 +82,9 @@ async def test_keys_are_offered_without_asking_their_providers(
     hosts: list[str] = []
     send = httpx.AsyncClient.send
 
-    async def watch(self: httpx.AsyncClient, request: httpx.Request, **more: Any) -> httpx.Response:
+    async def watch(
+        self: httpx.AsyncClient, request: httpx.Request, **more: Any
+    ) -> httpx.Response:
         hosts.append(request.url.host)
         return await send(self, request, **more)
 
@@ -98,9 +106,13 @@ async def test_keys_are_offered_without_asking_their_providers(
     assert offers[2].url == "https://openrouter.ai/api/v1"
 
 
-async def test_a_key_for_another_address_is_not_offered_to_the_usual_one(env: dict[str, str]) -> None:
+async def test_a_key_for_another_address_is_not_offered_to_the_usual_one(
+    env: dict[str, str],
+) -> None:
     """Who sets OPENAI_BASE_URL means that server."""
-    (offer,) = await find(env | {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": "https://llm.example/v1"})
+    (offer,) = await find(
+        env | {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": "https://llm.example/v1"}
+    )
     assert (offer.url, offer.title) == (
         "https://llm.example/v1",
         "Use llm.example with the key in OPENAI_API_KEY",
@@ -109,8 +121,14 @@ async def test_a_key_for_another_address_is_not_offered_to_the_usual_one(env: di
 
 async def test_ollama_offers_its_models_the_largest_first(env: dict[str, str]) -> None:
     """One offer a model; those that cannot talk, or that are elsewhere, are left out, and untaught ones come last."""
-    page = tags(small__1b=1, qwen3__8b=5, **{"llama__70b-text": 40, "nomic-embed-text__latest": 0.3})
-    page["models"].append({"name": "huge:cloud", "size": 1, "remote_host": "https://ollama.example"})
+    page = tags(
+        small__1b=1,
+        qwen3__8b=5,
+        **{"llama__70b-text": 40, "nomic-embed-text__latest": 0.3},
+    )
+    page["models"].append(
+        {"name": "huge:cloud", "size": 1, "remote_host": "https://ollama.example"}
+    )
     async with Provider([], pages={"/api/tags": page}) as provider:
         offers = await find({"OLLAMA_HOST": provider.url})
     assert [each.title for each in offers] == [
@@ -156,7 +174,9 @@ async def test_another_server_on_the_port_of_llama_cpp_is_not_taken_for_it(
     env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Much listens on 8080: it has to say who it is."""
-    async with Provider([], pages={"/v1/models": listed("m", owned_by="somebody")}) as provider:
+    async with Provider(
+        [], pages={"/v1/models": listed("m", owned_by="somebody")}
+    ) as provider:
         monkeypatch.setattr(found, "LLAMA_CPP", provider.url)
         assert await find(env) == []
 
@@ -186,7 +206,10 @@ async def test_a_server_that_hangs_or_talks_nonsense_harms_nothing(
             await reader.read()  # until the other side has had enough
         writer.close()
 
-    async with server(talk) as odd, Provider([], pages={"/v1/models": listed("good")}) as provider:
+    async with (
+        server(talk) as odd,
+        Provider([], pages={"/v1/models": listed("good")}) as provider,
+    ):
         monkeypatch.setattr(found, "LM_STUDIO", provider.url)
         monkeypatch.setattr(found, "LLAMA_CPP", odd)
         assert USUAL <= 1
@@ -227,7 +250,9 @@ async def test_ollama_is_where_its_variable_says(
     assert asked[0] == f"{url}/api/tags"
 
 
-async def test_the_practice_model_comes_last(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_practice_model_comes_last(
+    env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If it is installed."""
     monkeypatch.setattr(found, "installed", lambda: True)
     offers = await find(env | {"OPENAI_API_KEY": KEY})
@@ -241,12 +266,19 @@ async def test_the_practice_model_comes_last(env: dict[str, str], monkeypatch: p
 @both
 async def test_the_models_of_an_address_are_listed(api: str) -> None:
     """In either format, with the key, by name; what cannot talk is left out, unless there is nothing else."""
-    pages: dict[str, Any] = {"/v1/models": listed("zeta", "alpha", "text-embedding-3-large", "alpha")}
+    pages: dict[str, Any] = {
+        "/v1/models": listed("zeta", "alpha", "text-embedding-3-large", "alpha")
+    }
     async with Provider([], pages=pages) as provider:
-        assert await models_at(api, address(api, provider.url), SECRET) == ["alpha", "zeta"]  # type: ignore[arg-type]
+        assert await models_at(api, address(api, provider.url), SECRET) == [  # type: ignore[arg-type]
+            "alpha",
+            "zeta",
+        ]
         (request,) = provider.received
         pages["/v1/models"] = listed("my-embed")
-        assert await models_at(api, address(api, provider.url) + "/", None) == ["my-embed"]  # type: ignore[arg-type]
+        assert await models_at(api, address(api, provider.url) + "/", None) == [  # type: ignore[arg-type]
+            "my-embed"
+        ]
     assert KEY in request.headers["authorization" if api == "openai" else "x-api-key"]
 
 
@@ -258,7 +290,9 @@ async def test_the_models_of_an_address_are_listed(api: str) -> None:
         ({"/v1/models": {"hello": 1}}, "malformed", "not with a list of models", "/v1"),
     ],
 )
-async def test_a_list_that_is_refused_is_told(pages: dict[str, Any], why: str, said: str, hint: str) -> None:
+async def test_a_list_that_is_refused_is_told(
+    pages: dict[str, Any], why: str, said: str, hint: str
+) -> None:
     """In a sentence, with what to do, and without the key."""
     async with Provider([], pages=pages) as provider:
         failure = await models_at("openai", f"{provider.url}/v1", SECRET)
@@ -297,8 +331,18 @@ ANTHROPIC = ["claude-3-5-sonnet-20241022", "claude-opus-4-5-20251101", "claude-s
     ("variable", "base", "models", "best"),
     [
         ("OPENAI_API_KEY", "OPENAI_BASE_URL", OPENAI, "gpt-5.2"),
-        ("OPENAI_API_KEY", "OPENAI_BASE_URL", ["whisper-1", "mistral-small"], "mistral-small"),
-        ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", ANTHROPIC, "claude-sonnet-4-5-20250929"),
+        (
+            "OPENAI_API_KEY",
+            "OPENAI_BASE_URL",
+            ["whisper-1", "mistral-small"],
+            "mistral-small",
+        ),
+        (
+            "ANTHROPIC_API_KEY",
+            "ANTHROPIC_BASE_URL",
+            ANTHROPIC,
+            "claude-sonnet-4-5-20250929",
+        ),
     ],
 )
 async def test_a_key_that_is_chosen_gets_a_sensible_model(
@@ -379,7 +423,11 @@ async def test_a_label_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_key_that_is_missing_is_told_as_any_failure() -> None:
     """Nothing is sent."""
     settings = ModelSettings(
-        label="x", api="openai", url="http://127.0.0.1:1/v1", name="m", key=Secret("", "MY_KEY")
+        label="x",
+        api="openai",
+        url="http://127.0.0.1:1/v1",
+        name="m",
+        key=Secret("", "MY_KEY"),
     )
     failure = await try_model(settings)
     assert failure is not None

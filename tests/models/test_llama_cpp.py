@@ -32,13 +32,19 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with (
         log.open("wb") as errors,
         subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
         ) as process,
     ):
         assert process.stdout is not None
         address = process.stdout.readline().strip()
         if not address:
-            pytest.fail(f"llama.cpp did not start. {log.read_text()[-2000:]}", pytrace=False)
+            pytest.fail(
+                f"llama.cpp did not start. {log.read_text()[-2000:]}", pytrace=False
+            )
         try:
             yield address
         finally:
@@ -51,7 +57,9 @@ def model_at(api: str, url: str, **more: Any) -> Model:
 
 def busy(url: str) -> bool:
     """Whether the server's only slot generates."""
-    return any(slot["is_processing"] for slot in httpx.get(f"{url}/slots", timeout=10).json())
+    return any(
+        slot["is_processing"] for slot in httpx.get(f"{url}/slots", timeout=10).json()
+    )
 
 
 @both
@@ -60,7 +68,9 @@ async def test_an_answer_is_streamed(url: str, api: str) -> None:
     model = model_at(api, url, max_tokens=16)
     prompt = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
     heard = await hear(
-        model, ask(model, said("user", "What is the capital of France?"), prompt=prompt), silence=60
+        model,
+        ask(model, said("user", "What is the capital of France?"), prompt=prompt),
+        silence=60,
     )
     await model.close()
     assert len([each for each in heard.pieces if isinstance(each, Words)]) > 2
@@ -72,7 +82,9 @@ async def test_an_answer_is_streamed(url: str, api: str) -> None:
 
 
 @both
-async def test_a_call_cancelled_in_the_middle_frees_the_server(url: str, api: str) -> None:
+async def test_a_call_cancelled_in_the_middle_frees_the_server(
+    url: str, api: str
+) -> None:
     """It would go on for as long as there is context; with its reader gone it stops, and answers the next."""
     model = model_at(api, url, max_tokens=100_000)
     endless = ask(model, said("user", "Count for ever."), ignore_eos=True)
@@ -114,11 +126,16 @@ async def test_calls_and_their_results_go_round(url: str, api: str) -> None:
 
     cut = ToolCall("cut", "read", '{"path": "a.t')
     answer = said("assistant", *heard.answer.parts, cut)
-    results = said("results", *(ToolResult(call.id, "Some text.") for call in [*calls, cut]))
+    results = said(
+        "results", *(ToolResult(call.id, "Some text.") for call in [*calls, cut])
+    )
     talk = [question, answer, results, said("system", "Be brief.")]
-    await model.close()  # the server may close a connection that rested, just as it is used again
+    # the server may close a connection that rested, just as it is used again
+    await model.close()
     model = model_at(api, url, max_tokens=2)
-    again = await hear(model, ask(model, *talk, prompt="You are Tenax.", tools=[READ]), silence=60)
+    again = await hear(
+        model, ask(model, *talk, prompt="You are Tenax.", tools=[READ]), silence=60
+    )
     await model.close()
     assert again.answer.usage is not None
     assert heard.answer.usage is not None

@@ -33,7 +33,8 @@ QUESTION = said("user", "What is the capital of France?")
 async def model() -> AsyncIterator[Practice]:
     if not installed():
         pytest.fail(
-            "The practice model is missing. Run: make install, or tenax setup --practice", pytrace=False
+            "The practice model is missing. Run: make install, or tenax setup --practice",
+            pytrace=False,
         )
     made = connect(SETTINGS)
     assert isinstance(made, Practice)
@@ -56,15 +57,25 @@ def gone(process: int) -> bool:
             if Path("/proc").exists()
             else False
         )
-    except (ProcessLookupError, FileNotFoundError):  # also in the very moment in which somebody looks
+    except (
+        ProcessLookupError,
+        FileNotFoundError,
+    ):  # also in the very moment in which somebody looks
         return True
 
 
 def test_its_request_holds_the_last_message_only() -> None:
     """No history, no tools and no prompt but its own; a long message is cut to its end."""
     model = Practice(SETTINGS)
-    talk = [said("user", "one"), said("assistant", "two"), said("user", "three"), said("assistant", "four")]
-    body = msgspec.json.decode(ask(model, *talk, prompt="You are Tenax.", tools=[READ], temperature=1))
+    talk = [
+        said("user", "one"),
+        said("assistant", "two"),
+        said("user", "three"),
+        said("assistant", "four"),
+    ]
+    body = msgspec.json.decode(
+        ask(model, *talk, prompt="You are Tenax.", tools=[READ], temperature=1)
+    )
     assert [each["content"] for each in body["messages"][1:]] == ["three"]
     assert "SmolLM" in body["messages"][0]["content"]
     assert "tools" not in body
@@ -97,10 +108,14 @@ async def test_what_is_too_long_in_tokens_is_cut_again(
     """Down to the end that fits, and the person is told nothing of it. A stand-in for its server counts words."""
     async with Provider(["Hello."], context=200) as provider:
         program = tmp_path / "python"
-        program.write_text(f'#!/bin/sh\necho \'{{"url": "{provider.url}"}}\'\ncat > /dev/null\n')
+        program.write_text(
+            f'#!/bin/sh\necho \'{{"url": "{provider.url}"}}\'\ncat > /dev/null\n'
+        )
         program.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(program))
-        heard = await hear(model, ask(model, said("user", "one two three " * 300 + "the end")))
+        heard = await hear(
+            model, ask(model, said("user", "one two three " * 300 + "the end"))
+        )
         await model.close()
     assert heard.words == "Hello."
     assert len(provider.bodies) == 4
@@ -108,9 +123,14 @@ async def test_what_is_too_long_in_tokens_is_cut_again(
     assert content.endswith(" three the end")
 
 
-async def test_a_process_that_dies_is_a_failure_and_is_started_again(model: Practice) -> None:
+async def test_a_process_that_dies_is_a_failure_and_is_started_again(
+    model: Practice,
+) -> None:
     """Also by a SIGILL, as on an old processor: a sentence, and the next message finds a new one."""
-    said_so = {signal.SIGILL: ("refused", "too old"), signal.SIGKILL: ("dropped", "signal 9")}
+    said_so = {
+        signal.SIGILL: ("refused", "too old"),
+        signal.SIGKILL: ("dropped", "signal 9"),
+    }
     # It goes on for as long as there is context: a short answer could be whole before its process is ended.
     endless = {"ignore_eos": True, "max_tokens": 100_000}
     body = msgspec.json.encode(msgspec.json.decode(ask(model, QUESTION)) | endless)
@@ -141,10 +161,16 @@ async def test_a_process_that_cannot_start_is_a_failure(
     program.write_text("#!/bin/sh\nkill -ILL $$\n")
     program.chmod(0o755)
     failure = (await hear(model, ask(model), silence=60)).failure
-    assert failure.message == "The processor of this machine is too old for the practice model."
+    assert (
+        failure.message
+        == "The processor of this machine is too old for the practice model."
+    )
     program.write_text('#!/bin/sh\nread key\necho \'{"error": "It is damaged."}\'\n')
     failure = (await hear(model, ask(model), silence=60)).failure
-    assert (failure.message, failure.hint) == ("It is damaged.", "Install it with: tenax setup --practice")
+    assert (failure.message, failure.hint) == (
+        "It is damaged.",
+        "Install it with: tenax setup --practice",
+    )
     monkeypatch.setattr(practice, "installed", lambda: False)
     failure = (await hear(model, ask(model), silence=60)).failure
     assert failure.message == "The practice model is not installed."
@@ -170,7 +196,9 @@ def test_it_ends_when_its_parent_is_killed() -> None:
     """Nobody can clean up after a SIGKILL: it sees for itself."""
     command = [sys.executable, "-c", PARENT]
     root = Path(__file__).parents[2]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as parent:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=root
+    ) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         assert not gone(child)
@@ -189,7 +217,9 @@ async def test_nobody_else_can_use_it(model: Practice) -> None:
     child = practice._SHARED._child
     assert child is not None
     async with httpx.AsyncClient(trust_env=False) as client:
-        answer = await client.post(f"{child.told.url}/v1/chat/completions", json={"messages": []})
+        answer = await client.post(
+            f"{child.told.url}/v1/chat/completions", json={"messages": []}
+        )
     assert answer.status_code == 401
 
 

@@ -17,11 +17,30 @@ import pytest
 from tenax.config import ModelSettings
 from tenax.errors import ConfigError
 from tenax.events import Usage
-from tenax.models import Beat, Call, Reply, Script, ScriptedModel, Thought, Trouble, Words, connect
+from tenax.models import (
+    Beat,
+    Call,
+    Reply,
+    Script,
+    ScriptedModel,
+    Thought,
+    Trouble,
+    Words,
+    connect,
+)
 from tenax.parts import Reasoning, Text, ToolCall, ToolResult
 from tenax.testing import Provider
 from tenax.testing.provider import bodies_in
-from tests.models.talk import APIS, ask, first_words, hear, hear_from, said, settings, until
+from tests.models.talk import (
+    APIS,
+    ask,
+    first_words,
+    hear,
+    hear_from,
+    said,
+    settings,
+    until,
+)
 
 
 def a_script(file: Path, script: Any) -> ModelSettings:
@@ -31,7 +50,9 @@ def a_script(file: Path, script: Any) -> ModelSettings:
 
 async def test_a_reply_comes_in_pieces() -> None:
     """Thoughts, words and calls, then the whole; words are its tokens."""
-    model = ScriptedModel([Reply(thoughts="Hm.", words=" Two words", calls=[Call("read", {"path": "a"})])])
+    model = ScriptedModel(
+        [Reply(thoughts="Hm.", words=" Two words", calls=[Call("read", {"path": "a"})])]
+    )
     heard = await hear(model, ask(model))
     assert heard.pieces[:-1] == [Thought("Hm."), Words(" Two "), Words("words"), Beat()]
     assert heard.answer.parts == [
@@ -75,14 +96,20 @@ async def test_a_script_that_is_over() -> None:
     over = [said("assistant", "one")] * 5
     model = ScriptedModel(["one"])
     assert (await hear(model, ask(model, *over))).failure.why == "refused"
-    model = ScriptedModel(Script([Reply(words="one"), Reply(words="again")], repeat=True))
+    model = ScriptedModel(
+        Script([Reply(words="one"), Reply(words="again")], repeat=True)
+    )
     assert (await hear(model, ask(model, *over))).words == "again"
-    assert (await hear(ScriptedModel(Script([], repeat=True)), ask(model))).failure.why == "refused"
+    assert (
+        await hear(ScriptedModel(Script([], repeat=True)), ask(model))
+    ).failure.why == "refused"
 
 
 async def test_trouble_may_pass() -> None:
     """A trouble with `times` comes that often; without, always. The words before it are said."""
-    model = ScriptedModel([Reply(words="ok", trouble=Trouble("rate", retry_after=3.0, times=2))])
+    model = ScriptedModel(
+        [Reply(words="ok", trouble=Trouble("rate", retry_after=3.0, times=2))]
+    )
     heard = [await hear(model, ask(model)) for _ in range(3)]
     assert [each.words for each in heard] == ["ok"] * 3
     assert [each.failure.retry_after for each in heard[:2]] == [3.0, 3.0]
@@ -114,13 +141,21 @@ async def test_a_context_that_is_too_long() -> None:
 async def test_a_reply_may_cost_money(tmp_path: Path) -> None:
     """What it says itself, or what the person's prices make of its words."""
     model = ScriptedModel([Reply(words="a b", cost=0.5)])
-    assert (await hear(model, ask(model))).answer.usage == Usage(input=1, output=2, cost=0.5)
+    assert (await hear(model, ask(model))).answer.usage == Usage(
+        input=1, output=2, cost=0.5
+    )
     a_script(tmp_path / "script.json", {"replies": [{"words": "a b"}]})
     priced = ModelSettings(
-        label="x", api="script", url=str(tmp_path / "script.json"), name="x", price_output=1e6
+        label="x",
+        api="script",
+        url=str(tmp_path / "script.json"),
+        name="x",
+        price_output=1e6,
     )
     model = ScriptedModel.of(priced)
-    assert (await hear(model, ask(model))).answer.usage == Usage(input=1, output=2, cost=2.0)
+    assert (await hear(model, ask(model))).answer.usage == Usage(
+        input=1, output=2, cost=2.0
+    )
     async with Provider([Reply(words="a b", cost=0.5)]) as provider:
         usage = (await hear_from("openai", provider.url)).answer.usage
     assert usage is not None
@@ -133,31 +168,43 @@ async def test_a_stream_can_be_closed() -> None:
     assert await first_words(model.stream(ask(model), silence=5)) == "a "
 
 
-@pytest.mark.parametrize("reply", [Reply(words="a " * 1000, pause=0.02), Reply(words="a b", hang=True)])
-async def test_a_client_that_goes_with_a_part_unread_is_seen_to_go(reply: Reply) -> None:
+@pytest.mark.parametrize(
+    "reply", [Reply(words="a " * 1000, pause=0.02), Reply(words="a b", hang=True)]
+)
+async def test_a_client_that_goes_with_a_part_unread_is_seen_to_go(
+    reply: Reply,
+) -> None:
     """Its connection is reset then, and does not end: that is a stream which it cut all the same."""
     async with Provider([reply]) as provider:
         host, port = provider.url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as client:
             client.sendall(
-                b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: 15\r\n\r\n" + b'{"messages":[]}'
+                b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: 15\r\n\r\n"
+                b'{"messages":[]}'
             )
             await until(lambda: select.select([client], [], [], 0)[0])
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
         await until(lambda: provider.cut)
 
 
 async def test_a_script_in_a_file(tmp_path: Path) -> None:
     """`api = "script"` with the path of a JSON file."""
     script = {
-        "replies": [{"words": "Hello."}, {"calls": [{"name": "read", "arguments": "{x"}]}],
+        "replies": [
+            {"words": "Hello."},
+            {"calls": [{"name": "read", "arguments": "{x"}]},
+        ],
         "repeat": True,
     }
     model = connect(a_script(tmp_path / "script.json", script))
     assert model.name == "demo"
     assert (await hear(model, ask(model))).words == "Hello."
     talk = [said("assistant", "Hello.")] * 3
-    assert (await hear(model, ask(model, *talk))).answer.parts == [ToolCall("call_4_1", "read", "{x")]
+    assert (await hear(model, ask(model, *talk))).answer.parts == [
+        ToolCall("call_4_1", "read", "{x")
+    ]
     await model.close()
 
 
@@ -179,7 +226,11 @@ def test_a_wrong_script_is_named(tmp_path: Path, script: Any, said: str) -> None
 def test_a_missing_script_is_named(tmp_path: Path) -> None:
     """A sentence, not a traceback."""
     with pytest.raises(ConfigError, match=r"nope\.json cannot be read"):
-        connect(ModelSettings(label="d", api="script", url=str(tmp_path / "nope.json"), name="d"))
+        connect(
+            ModelSettings(
+                label="d", api="script", url=str(tmp_path / "nope.json"), name="d"
+            )
+        )
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
@@ -193,7 +244,17 @@ async def test_a_provider_in_a_process_of_its_own(tmp_path: Path) -> None:
     script, log = tmp_path / "script.json", tmp_path / "bodies.log"
     script.write_text(json.dumps({"replies": [{"words": "From afar."}]}))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-W", "error", "-m", "tenax.testing.provider", "--script", script, "--log", log),
+        *(
+            sys.executable,
+            "-W",
+            "error",
+            "-m",
+            "tenax.testing.provider",
+            "--script",
+            script,
+            "--log",
+            log,
+        ),
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None

@@ -21,7 +21,9 @@ class Loop:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._pid = os.getpid()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="loop", daemon=True)
+        self._thread = threading.Thread(
+            target=self.loop.run_forever, name="loop", daemon=True
+        )
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:

@@ -81,7 +81,9 @@ expect.set_options(timeout=SECONDS * 1000)
 
 def find_chromium() -> str:
     """Its program; fetched where we may, by one test process at a time. Fails where there is none: no test is skipped."""
-    with (Path(tempfile.gettempdir()) / f"tenax-tests-chromium-{os.getuid()}.lock").open("w") as lock:
+    with (
+        Path(tempfile.gettempdir()) / f"tenax-tests-chromium-{os.getuid()}.lock"
+    ).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = _installed() or _from_apt()
     if found is None:
@@ -106,7 +108,9 @@ def _from_apt() -> str | None:
 def launched(playwright: Playwright) -> Iterator[Chromium]:
     """A browser for many tests."""
     sandbox = ["--no-sandbox"] if os.getuid() == 0 else []
-    browser = playwright.chromium.launch(executable_path=find_chromium(), args=[*_FLAGS, *sandbox])
+    browser = playwright.chromium.launch(
+        executable_path=find_chromium(), args=[*_FLAGS, *sandbox]
+    )
     try:
         yield Chromium(browser)
     finally:
@@ -122,7 +126,9 @@ class Chromium:
     @contextmanager
     def window(self, **how: Any) -> Iterator[Window]:
         """A window for as long as the block lasts. What went wrong in it unexpectedly is an error at its end."""
-        context = self._browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **how})
+        context = self._browser.new_context(
+            **{"viewport": {"width": 1280, "height": 800}, **how}
+        )
         try:
             window = Window(context)
             yield window
@@ -164,10 +170,16 @@ class Window:
     def check(self) -> None:
         """Nothing went wrong that was not expected, and nothing left for elsewhere."""
         wrong = [
-            each for each in self.errors if not any(re.search(pattern, each) for pattern in self._expected)
+            each
+            for each in self.errors
+            if not any(re.search(pattern, each) for pattern in self._expected)
         ]
         assert not wrong, f"the page had errors: {wrong}"
-        foreign = [each for each in self.requests if not re.match(r"http://127\.0\.0\.1:|data:|blob:", each)]
+        foreign = [
+            each
+            for each in self.requests
+            if not re.match(r"http://127\.0\.0\.1:|data:|blob:", each)
+        ]
         assert not foreign, f"the page asked elsewhere: {foreign}"
 
     def tab(self, address: str) -> Tab:
@@ -175,7 +187,8 @@ class Window:
         tab = Tab(self.context.new_page())
         tab.page.goto(address)
         if "/link#" in address:
-            tab.page.wait_for_url(lambda url: "/link" not in url)  # the page is signed in
+            # the page is signed in
+            tab.page.wait_for_url(lambda url: "/link" not in url)
         return tab
 
     @contextmanager
@@ -185,9 +198,9 @@ class Window:
         Chromium itself freezes only what is hidden, and without a screen it hides nothing.
         """
         assert self.context.browser is not None
-        known = self.context.browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")[
-            "processInfo"
-        ]
+        known = self.context.browser.new_browser_cdp_session().send(
+            "SystemInfo.getProcessInfo"
+        )["processInfo"]
         running = [each["id"] for each in known if each["type"] == "renderer"]
         for each in running:
             os.kill(each, signal.SIGSTOP)
@@ -245,7 +258,10 @@ class Tab:
 
     def texts(self, kind: str) -> list[str]:
         """What rows of this kind say, trimmed."""
-        return [each.strip() for each in self.rows(kind).locator(".text").all_text_contents()]
+        return [
+            each.strip()
+            for each in self.rows(kind).locator(".text").all_text_contents()
+        ]
 
     def shows(self, words: str) -> None:
         """Wait for these words in an answer."""
@@ -360,12 +376,17 @@ class Wire:
             each.transport.abort()
         await self._server.wait_closed()
 
-    async def _carry(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
-        self._ends.add(back)  # it is cut as well while it does not reach the other side yet
+    async def _carry(
+        self, near: asyncio.StreamReader, back: asyncio.StreamWriter
+    ) -> None:
+        # it is cut as well while it does not reach the other side yet
+        self._ends.add(back)
         far, forth = await asyncio.open_connection("127.0.0.1", self._far)
         await asyncio.gather(self._pump(near, forth), self._pump(far, back))
 
-    async def _pump(self, source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, source: asyncio.StreamReader, to: asyncio.StreamWriter
+    ) -> None:
         self._ends.add(to)
         try:
             with suppress(ConnectionError):

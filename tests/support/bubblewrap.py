@@ -41,7 +41,9 @@ SECONDS: Final = 100.0
 
 def find_bwrap() -> str:
     """The path of bubblewrap. Root fetches it where there is none."""
-    with (Path(tempfile.gettempdir()) / f"tenax-bwrap-{os.getuid()}.lock").open("w") as lock:
+    with (Path(tempfile.gettempdir()) / f"tenax-bwrap-{os.getuid()}.lock").open(
+        "w"
+    ) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = _bwrap() or _from_apt()
     if found is None:
@@ -70,21 +72,37 @@ def inside(folder: Path) -> list[str]:
     return found
 
 
-async def use(shell: Shell, folder: Path, conversation: str = "c_1", **arguments: object) -> Done:
+async def use(
+    shell: Shell, folder: Path, conversation: str = "c_1", **arguments: object
+) -> Done:
     """A call as the loop makes it: through the gate, allowed."""
     gate = Gate([shell])
     call = Call("local", conversation, 3, "call", folder)
     weighed = gate.weigh(
-        "shell", msgspec.json.encode(arguments).decode(), call, allowed=[Rule("allow", "shell")]
+        "shell",
+        msgspec.json.encode(arguments).decode(),
+        call,
+        allowed=[Rule("allow", "shell")],
     )
     if not isinstance(weighed, Allowed):
-        return weighed if isinstance(weighed, Done) else Done("failed", "a person was asked")
+        return (
+            weighed
+            if isinstance(weighed, Done)
+            else Done("failed", "a person was asked")
+        )
     return await gate.perform(weighed, approved_arguments=None)
 
 
-def try_all(folder: Path, user: int, commands: list[str], hidden: list[Path] | None = None) -> list[Done]:
+def try_all(
+    folder: Path, user: int, commands: list[str], hidden: list[Path] | None = None
+) -> list[Done]:
     """What became of each of these commands, run by a Tenax of this user."""
-    env = {**os.environ, "HOME": str(folder.parent), "TENAX_SECRET": "hunter2", "SOME_API_KEY": "hunter2"}
+    env = {
+        **os.environ,
+        "HOME": str(folder.parent),
+        "TENAX_SECRET": "hunter2",
+        "SOME_API_KEY": "hunter2",
+    }
     told = subprocess.run(
         [sys.executable, "-m", "tests.support.bubblewrap", folder, str(user), *(hidden or [])],
         input=msgspec.json.encode(commands), stdout=subprocess.PIPE, env=env, cwd=ROOT, check=True, timeout=SECONDS,
@@ -107,6 +125,7 @@ if __name__ == "__main__":
         os.setgid(int(number))
         os.setuid(int(number))
     os.setsid()
-    terminal = os.open(os.ttyname(pty.openpty()[1]), os.O_RDWR)  # the first one that it opens is its own
+    # the first one that it opens is its own
+    terminal = os.open(os.ttyname(pty.openpty()[1]), os.O_RDWR)
     done = asyncio.run(_work(Path(where), [Path(each) for each in others], asked))
     sys.stdout.buffer.write(msgspec.json.encode(done))

@@ -28,7 +28,10 @@ class Cast(ScriptedModel):
         together: int = 1,
     ) -> None:
         super().__init__(agent)
-        self.scripts = {"": self.script, **{name: ScriptedModel(part).script for name, part in tasks.items()}}
+        self.scripts = {
+            "": self.script,
+            **{name: ScriptedModel(part).script for name, part in tasks.items()},
+        }
         self._all_there = asyncio.Barrier(together)
 
     def part_of(self, body: bytes) -> str:
@@ -41,7 +44,9 @@ class Cast(ScriptedModel):
         """How often this part was asked, in this process."""
         return sum(self.part_of(each) == name for each in self.bodies)
 
-    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
+    async def stream(
+        self, body: bytes, *, silence: float
+    ) -> AsyncGenerator[Piece, None]:
         name = self.part_of(body)
         if name:
             await self._all_there.wait()

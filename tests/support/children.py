@@ -15,7 +15,13 @@ from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["tenax", "tenax.testing.contract.base", "tenax.cli.ask", "tests.support.raw", "tests.support.turns"]
+    [
+        "tenax",
+        "tenax.testing.contract.base",
+        "tenax.cli.ask",
+        "tests.support.raw",
+        "tests.support.turns",
+    ]
 )
 SECONDS_MAX = 60.0
 _PIPE_BUF = 4096
@@ -51,7 +57,9 @@ class Child:
         if self._ended:
             return False
         if not self._reader.poll(seconds):
-            raise TimeoutError(f"the child said nothing for {seconds} seconds; last: {self.lines[-3:]}")
+            raise TimeoutError(
+                f"the child said nothing for {seconds} seconds; last: {self.lines[-3:]}"
+            )
         data = os.read(self._reader.fileno(), 1 << 16)
         self._ended = not data
         *lines, self._left = (self._left + data).split(b"\n")

@@ -40,7 +40,10 @@ def damage(path: Path, statement: str) -> None:
 def copy_store(path: Path, folder: Path) -> None:
     """Copy a SQLite store as a backup does. Its witness is not copied."""
     folder.mkdir()
-    source, target = apsw.Connection(str(path)), apsw.Connection(str(folder / path.name))
+    source, target = (
+        apsw.Connection(str(path)),
+        apsw.Connection(str(folder / path.name)),
+    )
     with target.backup("main", source, "main") as backup:
         while not backup.done:
             backup.step()
@@ -77,7 +80,10 @@ def put_back_in_place(url: str, folder: Path) -> Iterator[None]:
         path = Path(url.removeprefix("sqlite:///"))
         copy_store(path, folder)
         yield
-        source, target = apsw.Connection(str(folder / path.name)), apsw.Connection(str(path))
+        source, target = (
+            apsw.Connection(str(folder / path.name)),
+            apsw.Connection(str(path)),
+        )
         target.set_busy_timeout(30_000)
         with target.backup("main", source, "main") as backup:
             while not backup.done:
@@ -134,7 +140,9 @@ class Snapshots:
 def snapshot(path: Path, folder: Path) -> None:
     """Copy the files of a store that is open. Another process does it: closing them here would drop its locks."""
     folder.mkdir()
-    subprocess.run(["cp", *(path.with_name(name) for name in FILES), folder], check=True)
+    subprocess.run(
+        ["cp", *(path.with_name(name) for name in FILES), folder], check=True
+    )
 
 
 def _change(file: Path, at: int, data: bytes) -> None:

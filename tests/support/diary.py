@@ -102,7 +102,9 @@ class Diary:
         """What it was told so far, of these kinds."""
         file = self.folder / "calls.jsonl"
         lines = file.read_text().splitlines() if file.exists() else []
-        return [each for each in map(json.loads, lines) if not kinds or each[0] in kinds]
+        return [
+            each for each in map(json.loads, lines) if not kinds or each[0] in kinds
+        ]
 
     @property
     def blocked(self) -> bool:
@@ -112,6 +114,8 @@ class Diary:
         """Wait until it was told so many of this kind."""
         until = time.monotonic() + SECONDS
         while len(found := self.calls(kind)) < count:
-            assert time.monotonic() < until, f"{self.name} was told {found}, not {count} of {kind}"
+            assert time.monotonic() < until, (
+                f"{self.name} was told {found}, not {count} of {kind}"
+            )
             time.sleep(0.02)
         return found

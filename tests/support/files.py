@@ -6,11 +6,18 @@ import struct
 import zlib
 
 
-def png(width: int = 8, height: int = 6, claims: tuple[int, int] | None = None) -> bytes:
+def png(
+    width: int = 8, height: int = 6, claims: tuple[int, int] | None = None
+) -> bytes:
     """A real picture of one colour; `claims` is another size in its header."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data))
+            + kind
+            + data
+            + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     rows = (b"\0" + b"\x22\x66\xcc" * width) * height
     head = struct.pack(">IIBBBBB", *(claims or (width, height)), 8, 2, 0, 0, 0)
@@ -26,7 +33,13 @@ def jpeg(width: int, height: int) -> bytes:
     """As much of one as says how large it is, behind a segment that only looks like the frame's header."""
     inside = b"\xff\xc0\x00\x11\x08\x00\x01\x00\x01"
     before = b"\xff\xe1" + struct.pack(">H", 2 + len(inside)) + inside
-    return b"\xff\xd8" + before + b"\xff\xff\xc2" + struct.pack(">HBHH", 17, 8, height, width) + bytes(20)
+    return (
+        b"\xff\xd8"
+        + before
+        + b"\xff\xff\xc2"
+        + struct.pack(">HBHH", 17, 8, height, width)
+        + bytes(20)
+    )
 
 
 def gif(width: int, height: int) -> bytes:
@@ -35,14 +48,21 @@ def gif(width: int, height: int) -> bytes:
 
 def webp(kind: bytes, width: int, height: int) -> bytes:
     body = {
-        b"VP8X": bytes(8) + (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little"),
+        b"VP8X": bytes(8)
+        + (width - 1).to_bytes(3, "little")
+        + (height - 1).to_bytes(3, "little"),
         b"VP8L": b"\0\0\0\0\x2f" + struct.pack("<I", width - 1 | height - 1 << 14),
         b"VP8 ": bytes(7) + b"\x9d\x01\x2a" + struct.pack("<HH", width, height),
     }[kind]
     return b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WEBP" + kind + body + bytes(8)
 
 
-def pdf(*pages: bytes, filters: bytes = b"/FlateDecode", trailer: bytes = b"", extra: bytes = b"") -> bytes:
+def pdf(
+    *pages: bytes,
+    filters: bytes = b"/FlateDecode",
+    trailer: bytes = b"",
+    extra: bytes = b"",
+) -> bytes:
     """A PDF with these content streams, already packed as `filters` says; one page each."""
     kids = b" ".join(b"%d 0 R" % (10 + 2 * n) for n in range(len(pages)))
     objects = {
@@ -55,7 +75,11 @@ def pdf(*pages: bytes, filters: bytes = b"/FlateDecode", trailer: bytes = b"", e
             b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 300 300] /Resources << /Font << /F 3 0 R >> >> "
             b"/Contents %d 0 R >>" % (11 + 2 * n)
         )
-        stream = b"<< /Filter [%b] /Length %d >>\nstream\n%b\nendstream" % (filters, len(content), content)
+        stream = b"<< /Filter [%b] /Length %d >>\nstream\n%b\nendstream" % (
+            filters,
+            len(content),
+            content,
+        )
         objects[11 + 2 * n] = stream
     out, places = b"%PDF-1.7\n", {}
     for number, body in objects.items():
@@ -64,12 +88,22 @@ def pdf(*pages: bytes, filters: bytes = b"/FlateDecode", trailer: bytes = b"", e
     out += extra
     table = b"".join(b"%d 1\n%010d 00000 n \n" % each for each in places.items())
     last = b"trailer\n<< /Size %d /Root 1 0 R %b >>\nstartxref\n%d\n%%%%EOF\n"
-    return out + b"xref\n0 1\n0000000000 65535 f \n" + table + last % (100, trailer, len(out))
+    return (
+        out
+        + b"xref\n0 1\n0000000000 65535 f \n"
+        + table
+        + last % (100, trailer, len(out))
+    )
 
 
 def written(*texts: str) -> bytes:
     """A PDF that says this, a page for each."""
-    return pdf(*(zlib.compress(b"BT /F 12 Tf 20 200 Td (%b) Tj ET" % text.encode()) for text in texts))
+    return pdf(
+        *(
+            zlib.compress(b"BT /F 12 Tf 20 200 Td (%b) Tj ET" % text.encode())
+            for text in texts
+        )
+    )
 
 
 def bomb() -> bytes:
@@ -81,4 +115,6 @@ def bomb() -> bytes:
 
 def endless() -> bytes:
     """A PDF that keeps a reader busy for long: megabytes of instructions."""
-    return pdf(*[zlib.compress(b"BT /F 12 Tf " + b"(ab) Tj " * 1_000_000 + b"ET", 1)] * 9)
+    return pdf(
+        *[zlib.compress(b"BT /F 12 Tf " + b"(ab) Tj " * 1_000_000 + b"ET", 1)] * 9
+    )

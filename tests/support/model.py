@@ -109,19 +109,31 @@ class Conversation:
 
     def rows(self) -> list[tuple[int, int, str]]:
         return [
-            (each.fields.get("request") or each.seq, each.seq, str(each.role)) for each in self.standing()
+            (each.fields.get("request") or each.seq, each.seq, str(each.role))
+            for each in self.standing()
         ]
 
     def messages(self) -> list[Entry]:
         return [each for each in self.standing() if each.role in ROLES]
 
     def run(self) -> str | None:
-        last = [each for each in self.facts() if each.kind in {"started", "finished"}][-1:]
+        last = [each for each in self.facts() if each.kind in {"started", "finished"}][
+            -1:
+        ]
         return last[0].run if last and last[0].kind == "started" else None
 
     def unanswered(self) -> int:
-        taken = {seq for each in self.facts() if each.kind == "started" for seq in each.fields["inputs"]}
-        asked = [each.seq for each in self.messages() if each.fields.get("ask") and each.seq not in taken]
+        taken = {
+            seq
+            for each in self.facts()
+            if each.kind == "started"
+            for seq in each.fields["inputs"]
+        }
+        asked = [
+            each.seq
+            for each in self.messages()
+            if each.fields.get("ask") and each.seq not in taken
+        ]
         return min(asked, default=0)
 
     def stretches(self) -> list[Stretch]:
@@ -132,7 +144,12 @@ class Conversation:
             elif each.kind == "compacted":
                 found[-1].ended, found[-1].reason = each.seq, "compression"
                 found.append(
-                    Stretch(each.fields["child"], each.fields["parent"], each.seq, each.fields["covers_to"])
+                    Stretch(
+                        each.fields["child"],
+                        each.fields["parent"],
+                        each.seq,
+                        each.fields["covers_to"],
+                    )
                 )
         return found
 
@@ -142,7 +159,8 @@ class Conversation:
 
     def messages_in(self, stretch: Stretch) -> int:
         return sum(
-            stretch.opened <= each.seq and (stretch.ended is None or each.seq <= stretch.ended)
+            stretch.opened <= each.seq
+            and (stretch.ended is None or each.seq <= stretch.ended)
             for each in self.messages()
         )
 
@@ -162,7 +180,8 @@ class Conversation:
         changing = [
             each.seq
             for each in self.facts()
-            if each.role or each.kind in {"rewound", "cleared", "restored", "compacted", "erased"}
+            if each.role
+            or each.kind in {"rewound", "cleared", "restored", "compacted", "erased"}
         ]
         return {
             "head": self.head,
@@ -198,20 +217,42 @@ class Conversation:
 
     def owed(self) -> int:
         """The last finished turn after the last boundary that no undo has taken back."""
-        upto = [0, *(each.fields["upto"] for each in self.facts() if each.kind == "due")][-1]
+        upto = [
+            0,
+            *(each.fields["upto"] for each in self.facts() if each.kind == "due"),
+        ][-1]
         undone: dict[int, Entry] = {}
         for each in self.facts():
             if each.kind in {"rewound", "cleared"}:
                 for turn in self.facts():
-                    if turn.kind == "finished" and each.fields.get("to", 0) < turn.seq < each.seq:
+                    if (
+                        turn.kind == "finished"
+                        and each.fields.get("to", 0) < turn.seq < each.seq
+                    ):
                         undone.setdefault(turn.seq, each)
             elif each.kind == "restored":
-                undone = {seq: by for seq, by in undone.items() if by.seq != each.fields["of"]}
-        turns = [each.seq for each in self.facts() if each.kind == "finished" and each.seq > upto]
-        return max((seq for seq in turns if seq not in undone or undone[seq].kind == "cleared"), default=0)
+                undone = {
+                    seq: by for seq, by in undone.items() if by.seq != each.fields["of"]
+                }
+        turns = [
+            each.seq
+            for each in self.facts()
+            if each.kind == "finished" and each.seq > upto
+        ]
+        return max(
+            (
+                seq
+                for seq in turns
+                if seq not in undone or undone[seq].kind == "cleared"
+            ),
+            default=0,
+        )
 
     def shared(self) -> bool:
-        return any(each.fields.get("author", "") not in {"", self.user} for each in self.facts())
+        return any(
+            each.fields.get("author", "") not in {"", self.user}
+            for each in self.facts()
+        )
 
     def _check_due(self, seq: int, run: str | None, upto: int) -> None:
         if upto >= seq:
@@ -223,7 +264,9 @@ class Conversation:
 
     def _check_rewound(self, seq: int, run: str | None, to: int) -> None:
         self._no_run()
-        if not self.stretches()[-1].opened <= to < seq or not any(each.seq > to for each in self.standing()):
+        if not self.stretches()[-1].opened <= to < seq or not any(
+            each.seq > to for each in self.standing()
+        ):
             raise InvalidInput("rewind")
 
     def _check_cleared(self, seq: int, run: str | None) -> None:
@@ -232,17 +275,29 @@ class Conversation:
     def _check_restored(self, seq: int, run: str | None, of: int) -> None:
         self._no_run()
         edit = self.at(of)
-        if edit is None or edit.kind not in {"rewound", "cleared"} or of not in self.killed().values():
+        if (
+            edit is None
+            or edit.kind not in {"rewound", "cleared"}
+            or of not in self.killed().values()
+        ):
             raise InvalidInput("restore")
         if edit.kind == "rewound" and any(each.seq > of for each in self.standing()):
             raise InvalidInput("gone on")
 
-    def _check_ended(self, seq: int, run: str | None, stretch: str, reason: str) -> None:
+    def _check_ended(
+        self, seq: int, run: str | None, stretch: str, reason: str
+    ) -> None:
         if self.stretch() != stretch:
             raise StretchMoved("ended", by=self.stretch())
 
     def _check_compacted(
-        self, seq: int, run: str | None, parent: str, child: str, covers_to: int, folded_to: int
+        self,
+        seq: int,
+        run: str | None,
+        parent: str,
+        child: str,
+        covers_to: int,
+        folded_to: int,
     ) -> None:
         if self.stretch() != parent:
             raise StretchMoved("compacted", by=self.stretch())
@@ -272,7 +327,12 @@ class Conversation:
     def _check_erased(self, seq: int, run: str | None, seqs: list[int]) -> None:
         for each in seqs:
             found = self.at(each)
-            if found is None or found.partial or found.erased or found.kind in STRUCTURE:
+            if (
+                found is None
+                or found.partial
+                or found.erased
+                or found.kind in STRUCTURE
+            ):
                 raise InvalidInput("erase")
 
     def erase(self, seqs: list[int]) -> None:
@@ -286,12 +346,18 @@ class Conversation:
                 self.entries = [
                     each
                     for each in self.entries
-                    if not (each.partial and each.fields["request"] == request and each.seq < seq)
+                    if not (
+                        each.partial
+                        and each.fields["request"] == request
+                        and each.seq < seq
+                    )
                 ]
 
     def prune(self) -> int:
         answers = [
-            each for each in self.facts() if each.kind in {"assistant", "part"} and each.fields.get("request")
+            each
+            for each in self.facts()
+            if each.kind in {"assistant", "part"} and each.fields.get("request")
         ]
         before = len(self.entries)
         self.entries = [
@@ -299,7 +365,8 @@ class Conversation:
             for each in self.entries
             if not each.partial
             or not any(
-                each.seq < one.seq and each.fields["request"] == one.fields["request"] for one in answers
+                each.seq < one.seq and each.fields["request"] == one.fields["request"]
+                for one in answers
             )
         ]
         return before - len(self.entries)
@@ -324,7 +391,9 @@ class Model:
         return self.conversations[user, name]
 
     def of(self, user: str) -> list[Conversation]:
-        return [each for (owner, _), each in self.conversations.items() if owner == user]
+        return [
+            each for (owner, _), each in self.conversations.items() if owner == user
+        ]
 
     def open(self, user: str, name: str, stretch: str) -> Conversation:
         if (user, name) in self.gone:
@@ -337,7 +406,9 @@ class Model:
         return made
 
     def taken(self, user: str, stretch: str) -> bool:
-        return any(stretch == each.name for own in self.of(user) for each in own.stretches())
+        return any(
+            stretch == each.name for own in self.of(user) for each in own.stretches()
+        )
 
     def receive(self, user: str, name: str, ident: str, text: str) -> tuple[str, int]:
         """A message that its source may send more than once. Where it stands."""
@@ -354,7 +425,15 @@ class Model:
         self.received[user, ident] = (name, entry.seq, "user", text)
         return name, entry.seq
 
-    def compact(self, user: str, name: str, child: str, parent: str, covers_to: int, folded_to: int) -> None:
+    def compact(
+        self,
+        user: str,
+        name: str,
+        child: str,
+        parent: str,
+        covers_to: int,
+        folded_to: int,
+    ) -> None:
         conversation = self.get(user, name)
         if self.taken(user, child):
             raise ConversationExists(child)
@@ -362,13 +441,20 @@ class Model:
         try:
             conversation.append("summarised", None, covers_to=covers_to)
             conversation.append(
-                "compacted", None, parent=parent, child=child, covers_to=covers_to, folded_to=folded_to
+                "compacted",
+                None,
+                parent=parent,
+                child=child,
+                covers_to=covers_to,
+                folded_to=folded_to,
             )
         except Exception:
             conversation.entries, conversation.head = saved
             raise
 
-    def fork(self, user: str, name: str, upto: int, fork: str, stretch: str, second: str) -> None:
+    def fork(
+        self, user: str, name: str, upto: int, fork: str, stretch: str, second: str
+    ) -> None:
         """The standing messages up to a seq, as a conversation of its own."""
         origin = self.get(user, name)
         rows = [each for each in origin.standing() if each.seq <= upto]
@@ -384,13 +470,22 @@ class Model:
         made.append("opened", None)
         where: dict[int, int] = {}
         for each in copies:
-            fields = {key: value for key, value in each.fields.items() if key not in {"ask", "request"}}
+            fields = {
+                key: value
+                for key, value in each.fields.items()
+                if key not in {"ask", "request"}
+            }
             where[each.seq] = made.append(each.kind, None, **fields).seq
         if summaries and not summaries[-1].erased:
             covered = 1 + sum(seq <= summaries[-1].fields["covers_to"] for seq in where)
             made.append("summarised", None, covers_to=covered)
             made.append(
-                "compacted", None, parent=stretch, child=second, covers_to=covered, folded_to=made.head
+                "compacted",
+                None,
+                parent=stretch,
+                child=second,
+                covers_to=covered,
+                folded_to=made.head,
             )
         made.origin = (name, where)
         self._place_cursors(made, imported=True)
@@ -407,21 +502,35 @@ class Model:
                 self.conversations[user, each].erase(found)
         return {each: found for each, found in reached.items() if found}
 
-    def _reach(self, user: str, name: str, seqs: set[int], reached: dict[str, list[int]]) -> None:
+    def _reach(
+        self, user: str, name: str, seqs: set[int], reached: dict[str, list[int]]
+    ) -> None:
         conversation = self.get(user, name)
         facts = {each.seq: each for each in conversation.facts()}
         wanted = set(seqs)
         for each in facts.values():
-            summary = each.kind == "summarised" and any(seq <= each.fields["covers_to"] for seq in seqs)
-            title = each.kind == "titled" and each.fields["derived"] and any(seq < each.seq for seq in seqs)
+            summary = each.kind == "summarised" and any(
+                seq <= each.fields["covers_to"] for seq in seqs
+            )
+            title = (
+                each.kind == "titled"
+                and each.fields["derived"]
+                and any(seq < each.seq for seq in seqs)
+            )
             if summary or title:
                 wanted.add(each.seq)
-        if not seqs & set(facts) and not any(not facts[seq].erased for seq in wanted & set(facts)):
+        if not seqs & set(facts) and not any(
+            not facts[seq].erased for seq in wanted & set(facts)
+        ):
             raise InvalidInput("erase")
-        reached[name] = sorted(seq for seq in wanted if seq in facts and not facts[seq].erased)
+        reached[name] = sorted(
+            seq for seq in wanted if seq in facts and not facts[seq].erased
+        )
         for other in self.of(user):
             if other.origin is not None and other.origin[0] == name:
-                copied = {other.origin[1][seq] for seq in seqs if seq in other.origin[1]}
+                copied = {
+                    other.origin[1][seq] for seq in seqs if seq in other.origin[1]
+                }
                 if copied:
                     self._reach(user, other.name, copied, reached)
 
@@ -433,7 +542,9 @@ class Model:
         for other in self.of(user):
             if other.origin is not None and other.origin[0] == name:
                 other.origin = None
-        self.cursors = {key: seq for key, seq in self.cursors.items() if key[1:] != (user, name)}
+        self.cursors = {
+            key: seq for key, seq in self.cursors.items() if key[1:] != (user, name)
+        }
 
     # -- readers ---------------------------------------------------------------------------------------------
 
@@ -442,7 +553,9 @@ class Model:
             return
         self.readers[reader] = (follows, start)
         for (user, name), conversation in self.conversations.items():
-            self.cursors[reader, user, name] = conversation.head if start == "now" else 0
+            self.cursors[reader, user, name] = (
+                conversation.head if start == "now" else 0
+            )
 
     def _place_cursors(self, made: Conversation, *, imported: bool) -> None:
         for reader, (_, start) in self.readers.items():

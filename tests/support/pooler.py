@@ -28,9 +28,7 @@ class Pooler:
         self._open: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._startup = _startup(user=str(parts["user"]), database=str(parts["dbname"]))
-        self.url = (
-            f"postgresql://{parts['user']}@127.0.0.1:{self._listener.getsockname()[1]}/{parts['dbname']}"
-        )
+        self.url = f"postgresql://{parts['user']}@127.0.0.1:{self._listener.getsockname()[1]}/{parts['dbname']}"
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -46,7 +44,9 @@ class Pooler:
             while True:
                 client, _ = self._listener.accept()
                 self._open.add(client)
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+                threading.Thread(
+                    target=self._serve, args=(client,), daemon=True
+                ).start()
 
     def _serve(self, client: socket.socket) -> None:
         server: socket.socket | None = None
@@ -59,7 +59,9 @@ class Pooler:
             client.sendall(greeting)
             waits = 0
             while True:
-                found, _, _ = select.select([client, *([server] if server else [])], [], [])
+                found, _, _ = select.select(
+                    [client, *([server] if server else [])], [], []
+                )
                 if client in found:
                     kind, message = _receive(client)
                     if kind == b"X":
@@ -71,7 +73,12 @@ class Pooler:
                     kind, message = _receive(server)
                     client.sendall(message)
                     waits -= kind == b"Z"
-                    if kind == b"Z" and message[5:] == b"I" and not waits and self._mode == "transaction":
+                    if (
+                        kind == b"Z"
+                        and message[5:] == b"I"
+                        and not waits
+                        and self._mode == "transaction"
+                    ):
                         self._idle.append(server)
                         server = None
         if server is not None:
@@ -89,14 +96,19 @@ class Pooler:
         greeting = b""
         while True:
             kind, message = _receive(server)
-            greeting += b"K" + struct.pack("!iii", 12, 1, 1) if kind == b"K" else message
+            greeting += (
+                b"K" + struct.pack("!iii", 12, 1, 1) if kind == b"K" else message
+            )
             if kind == b"Z":
                 return server, greeting
 
 
 def _startup(**parameters: str) -> bytes:
     body = struct.pack("!i", _PROTOCOL)
-    body += b"".join(f"{name}\0{value}\0".encode() for name, value in parameters.items()) + b"\0"
+    body += (
+        b"".join(f"{name}\0{value}\0".encode() for name, value in parameters.items())
+        + b"\0"
+    )
     return struct.pack("!i", len(body) + 4) + body
 
 

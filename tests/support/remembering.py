@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import tenax
-from tenax.events import Event, MemoryDue, MessageAssistant, MessageUser, RunFinished, RunStarted
+from tenax.events import (
+    Event,
+    MemoryDue,
+    MessageAssistant,
+    MessageUser,
+    RunFinished,
+    RunStarted,
+)
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.memory import MemoryManager, MemoryProvider
@@ -26,7 +33,10 @@ USER = "ada"
 def turn(journal: Journal, name: str, words: str, outcome: Any = "completed") -> int:
     """A question and its answer, stored at once; where the turn is finished."""
     asked = journal.head(name).head + 1
-    question, answer = MessageUser([Text(words)], ask=True), MessageAssistant([Text(f"{words}!")])
+    question, answer = (
+        MessageUser([Text(words)], ask=True),
+        MessageAssistant([Text(f"{words}!")]),
+    )
     events: list[Event] = [question, RunStarted([asked]), answer, RunFinished(outcome)]
     return journal.append(name, events, run=journal.ids.run())[-1].seq
 
@@ -48,7 +58,9 @@ async def until(done: Callable[[], object]) -> None:
 class Ledger(MemoryProvider):
     """A provider that writes a line for each thing it has kept, on the disk before it comes back."""
 
-    def __init__(self, file: Path, at: Callable[[str], None] = lambda _point: None) -> None:
+    def __init__(
+        self, file: Path, at: Callable[[str], None] = lambda _point: None
+    ) -> None:
         self._file = file
         self._at = at
         self._session = ""
@@ -95,11 +107,21 @@ class Ledger(MemoryProvider):
 
 def kept(file: Path) -> list[list[Any]]:
     """What a `Ledger` has kept: what, of which session, the key, by which process."""
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return (
+        [json.loads(line) for line in file.read_text().splitlines()]
+        if file.exists()
+        else []
+    )
 
 
 def remember(
-    teller: Teller, url: str, file: str, names: Sequence[str], turns: int, point: str = "", nth: int = 1
+    teller: Teller,
+    url: str,
+    file: str,
+    names: Sequence[str],
+    turns: int,
+    point: str = "",
+    nth: int = 1,
 ) -> None:
     """Store turns and a boundary in each conversation while a provider is given them, until nothing is owed.
 
@@ -123,7 +145,9 @@ def remember(
         for number in range(turns):
             for name in names:
                 words = f"{name} {os.getpid()} {number}"
-                await journal.apart(lambda name=name, words=words: turn(journal.journal, name, words))
+                await journal.apart(
+                    lambda name=name, words=words: turn(journal.journal, name, words)
+                )
                 reach("turn stored")
                 follower.wake()
         for name in names:

@@ -94,11 +94,15 @@ class Hands(Runtime):
 
     def with_tools(self, *tools: Tool[Any]) -> Hands:
         who = self._answerers
-        who._whole = Agent(who._connected(), PROMPT, Gate(tools, who.rules), limits=who._limits)
+        who._whole = Agent(
+            who._connected(), PROMPT, Gate(tools, who.rules), limits=who._limits
+        )
         return self
 
 
-async def until(runtime: Runtime, conversation: str, kind: str, nth: int = 1, *, after: int = 0) -> Recorded:
+async def until(
+    runtime: Runtime, conversation: str, kind: str, nth: int = 1, *, after: int = 0
+) -> Recorded:
     """Wait for the nth event of a kind after a seq."""
     async with asyncio.timeout(SECONDS):
         async for each in runtime.journal.tail(conversation, after):

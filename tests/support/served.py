@@ -90,7 +90,11 @@ class Served:
     """`tenax serve` (or another command that serves) for as long as the block lasts."""
 
     def __init__(
-        self, home: Path, *command: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+        self,
+        home: Path,
+        *command: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
     ) -> None:
         self.home = home
         self._cwd = cwd
@@ -101,12 +105,16 @@ class Served:
 
     def __enter__(self) -> Self:
         with contextlib.suppress(OSError):  # it is another's already
-            self._port = kept_port(int(self.env["TENAX_PORT"]))  # and ours while the server is away
+            # and ours while the server is away
+            self._port = kept_port(int(self.env["TENAX_PORT"]))
         self.start()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for page in self._pages:
             page.http.close()
@@ -115,7 +123,8 @@ class Served:
         if self.process.poll() is None:
             children = self._children()
             self.process.kill()
-            for each in children:  # it would end by itself, in good order, and take its time
+            # it would end by itself, in good order, and take its time
+            for each in children:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(each, signal.SIGKILL)
         self.process.communicate()
@@ -153,7 +162,9 @@ class Served:
         return self._children()[0]
 
     def _children(self) -> list[int]:
-        found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        found = Path(
+            f"/proc/{self.process.pid}/task/{self.process.pid}/children"
+        ).read_text()
         return [int(each) for each in found.split()]
 
     def kill_server(self) -> None:
@@ -164,7 +175,12 @@ class Served:
         """Another command beside it."""
         command = [sys.executable, "-m", "tenax", *args]
         return subprocess.run(
-            command, env=self.env, capture_output=True, text=True, timeout=SECONDS, check=False
+            command,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
         )
 
     def browser(self, link: str | None = None) -> Page:
@@ -191,12 +207,19 @@ class Page:
         once = httpx.Limits(max_keepalive_connections=0)
         own = {"Sec-Fetch-Site": "same-origin"}
         self.http = httpx.Client(
-            base_url=url, timeout=SECONDS, trust_env=False, verify=False, limits=once, headers=own
+            base_url=url,
+            timeout=SECONDS,
+            trust_env=False,
+            verify=False,
+            limits=once,
+            headers=own,
         )
 
     def sign_in(self, link: str, *, replace: bool = False) -> httpx.Response:
         """Follow a link as the page does: exchange its code for the cookie and the key."""
-        answer = self.http.post("/api/sign-in", json={"code": code_of(link), "replace": replace})
+        answer = self.http.post(
+            "/api/sign-in", json={"code": code_of(link), "replace": replace}
+        )
         if answer.is_success and answer.json()["key"]:
             self.http.headers["Tenax-Key"] = answer.json()["key"]
         return answer
@@ -206,19 +229,34 @@ class Page:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    def post(self, path: str, body: object = None, *, status: int | None = None, **headers: str) -> Any:
-        answer = self.http.post(f"/api{path}", json=body if body is not None else {}, headers=headers)
-        assert answer.status_code == status if status else answer.is_success, answer.text
+    def post(
+        self,
+        path: str,
+        body: object = None,
+        *,
+        status: int | None = None,
+        **headers: str,
+    ) -> Any:
+        answer = self.http.post(
+            f"/api{path}", json=body if body is not None else {}, headers=headers
+        )
+        assert answer.status_code == status if status else answer.is_success, (
+            answer.text
+        )
         return answer.json() if answer.content else None
 
     def new(self) -> str:
         found: str = self.post("/conversations")["id"]
         return found
 
-    def say(self, conversation: str, text: str, how: str = "queue", key: str | None = None) -> int:
+    def say(
+        self, conversation: str, text: str, how: str = "queue", key: str | None = None
+    ) -> int:
         headers: Any = {"Idempotency-Key": key or str(uuid4())}
         seq: int = self.post(
-            f"/conversations/{conversation}/messages", {"text": text, "how": how}, **headers
+            f"/conversations/{conversation}/messages",
+            {"text": text, "how": how},
+            **headers,
         )["seq"]
         return seq
 
@@ -229,7 +267,9 @@ class Page:
 
     @contextlib.contextmanager
     def stream(self, at: str) -> Iterator[Stream]:
-        with self.http.stream("GET", "/api/events", params={"at": at}, timeout=SECONDS) as answer:
+        with self.http.stream(
+            "GET", "/api/events", params={"at": at}, timeout=SECONDS
+        ) as answer:
             assert answer.status_code == 200
             yield Stream(answer)
 
@@ -270,8 +310,12 @@ class Stream:
 
     def text(self, conversation: str) -> str:
         """The assistant's words, in order."""
-        rows = sorted(self.rows.get(conversation, {}).values(), key=lambda row: row["key"])
-        return "".join(row.get("text", "") for row in rows if row["kind"] == "assistant")
+        rows = sorted(
+            self.rows.get(conversation, {}).values(), key=lambda row: row["key"]
+        )
+        return "".join(
+            row.get("text", "") for row in rows if row["kind"] == "assistant"
+        )
 
     def read_until(self, conversation: str, done: Any) -> None:
         """Read until this holds of the conversation's rows."""
@@ -281,7 +325,9 @@ class Stream:
     def _take(self, kind: str, data: Any) -> Any:
         if kind == "rows":
             self.snapshots += 1
-            self.rows[data["conversation"]] = {row["id"]: row for row in data["rows"] + data["waiting"]}
+            self.rows[data["conversation"]] = {
+                row["id"]: row for row in data["rows"] + data["waiting"]
+            }
         elif kind == "changes":
             rows = self.rows.setdefault(data["conversation"], {})
             for change in data["changes"]:
@@ -290,7 +336,9 @@ class Stream:
                         rows[change["row"]["id"]] = change["row"]
                     case "grow":
                         row = rows[change["id"]]
-                        assert len(row.get("text", "")) == change["offset"], "a hole, or a repeat"
+                        assert len(row.get("text", "")) == change["offset"], (
+                            "a hole, or a repeat"
+                        )
                         row["text"] = row.get("text", "") + change["text"]
                     case "drop":
                         rows.pop(change["id"], None)

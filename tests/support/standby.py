@@ -22,7 +22,13 @@ class Standby(PostgresServer):
 
     def _create(self, programs: Path) -> None:
         # The server's user owns the folder, so pg_basebackup runs as that user too.
-        backup = (programs / "pg_basebackup", "-D", self._data, "--checkpoint=fast", "--no-sync")
+        backup = (
+            programs / "pg_basebackup",
+            "-D",
+            self._data,
+            "--checkpoint=fast",
+            "--no-sync",
+        )
         self._run(*backup, "--write-recovery-conf", "-d", self._primary.url())
         self._configure()
 

@@ -41,7 +41,9 @@ def set_up(home: Path, replies: Sequence[Reply], **model: int) -> None:
     """What `tenax -p` needs at this home: a model that plays these replies, the last one again and again."""
     more = "".join(f"{name} = {value}\n" for name, value in model.items())
     (home / "config.toml").write_text(CONFIG.format(home=home) + more)
-    (home / "script.json").write_bytes(msgspec.json.encode(Script(list(replies), repeat=True)))
+    (home / "script.json").write_bytes(
+        msgspec.json.encode(Script(list(replies), repeat=True))
+    )
 
 
 def new_conversation(url: str, *events: Any) -> str:
@@ -63,7 +65,9 @@ def rows_of(events: Sequence[Recorded]) -> Transcript:
     return shown
 
 
-def _die_after(kind: str, nth: int, here: Callable[[str], bool] = lambda _conversation: True) -> None:
+def _die_after(
+    kind: str, nth: int, here: Callable[[str], bool] = lambda _conversation: True
+) -> None:
     """`kill -9` to this process, right after the nth event of a kind was stored in a conversation of these."""
     submit, append, left = AsyncJournal._submit, Journal.append, nth
 
@@ -86,7 +90,13 @@ def _die_after(kind: str, nth: int, here: Callable[[str], bool] = lambda _conver
 
 
 def ask(
-    teller: Teller, url: str, home: str, args: list[str], kind: str = "", nth: int = 1, out: str = "shown.txt"
+    teller: Teller,
+    url: str,
+    home: str,
+    args: list[str],
+    kind: str = "",
+    nth: int = 1,
+    out: str = "shown.txt",
 ) -> None:
     """`tenax` with these arguments: its stdout goes to a file. It dies after the nth event of `kind`."""
     os.environ.update(TENAX_HOME=home, TENAX_STORE=url)
@@ -126,7 +136,13 @@ def go_on(teller: Teller, url: str, home: str, conversation: str) -> None:
 
 
 def use_tools(
-    teller: Teller, url: str, home: str, conversation: str, words: str, effect: Any, point: str
+    teller: Teller,
+    url: str,
+    home: str,
+    conversation: str,
+    words: str,
+    effect: Any,
+    point: str,
 ) -> None:
     """Answer with the tool `note`, which has an effect, and die at a point. No words: go on with what is there."""
     if point == "in the tool":
@@ -141,7 +157,9 @@ def use_tools(
     async def work() -> None:
         script = Script.read(Path(home) / "script.json")
         note = Note(Path(home) / "notes.txt", effect=effect, wait=wait)
-        runtime = Hands(config_of(url, Path(home)), models=[ScriptedModel(script)]).with_tools(note)
+        runtime = Hands(
+            config_of(url, Path(home)), models=[ScriptedModel(script)]
+        ).with_tools(note)
         async with runtime:
             if words:
                 await runtime.submit(conversation, words)
@@ -152,7 +170,13 @@ def use_tools(
 
 
 def limited(
-    teller: Teller, url: str, home: str, conversation: str, words: str, how: Any, lease: float
+    teller: Teller,
+    url: str,
+    home: str,
+    conversation: str,
+    words: str,
+    how: Any,
+    lease: float,
 ) -> None:
     """Ask with a runtime whose lease is short; tell what is stored, how the lane ended, and how the run did."""
 
@@ -161,7 +185,9 @@ def limited(
         script = Script.read(Path(home) / "script.json")
         note = Note(Path(home) / "notes.txt", pause=1.0)
         models = [ScriptedModel(script)]
-        runtime = Hands(config_of(url, Path(home)), models=models, limits=limits).with_tools(note)
+        runtime = Hands(
+            config_of(url, Path(home)), models=models, limits=limits
+        ).with_tools(note)
         async with runtime:
             stored = await runtime.submit(conversation, words, how=how)
             teller.tell("stored", stored.seq)
@@ -172,13 +198,17 @@ def limited(
     asyncio.run(work())
 
 
-def approve(teller: Teller, url: str, home: str, conversation: str, message: int, call: str) -> None:
+def approve(
+    teller: Teller, url: str, home: str, conversation: str, message: int, call: str
+) -> None:
     """Answer an approval from this process, and wait until all is answered."""
 
     async def work() -> None:
         script = Script.read(Path(home) / "script.json")
         note = Note(Path(home) / "notes.txt", asks=True)
-        runtime = Hands(config_of(url, Path(home)), models=[ScriptedModel(script)]).with_tools(note)
+        runtime = Hands(
+            config_of(url, Path(home)), models=[ScriptedModel(script)]
+        ).with_tools(note)
         async with runtime:
             try:
                 await runtime.answer(conversation, message, call, "once")
@@ -196,7 +226,9 @@ def park(teller: Teller, url: str, home: str, conversation: str) -> None:
     async def work() -> None:
         script = Script.read(Path(home) / "script.json")
         note = Note(Path(home) / "notes.txt", asks=True)
-        runtime = Hands(config_of(url, Path(home)), models=[ScriptedModel(script)]).with_tools(note)
+        runtime = Hands(
+            config_of(url, Path(home)), models=[ScriptedModel(script)]
+        ).with_tools(note)
         async with runtime:
             await runtime.submit(conversation, "write it down")
             await runtime.lanes.idle(conversation)

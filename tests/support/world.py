@@ -107,7 +107,14 @@ def build(journal: Journal) -> World:
 def _old(world: World) -> None:
     """Archived, cleared and ended."""
     append, old = world.journal.append, world.old
-    append(old, [ConversationOpened("ada", "s_old", source="cli"), words("first"), words("second")])
+    append(
+        old,
+        [
+            ConversationOpened("ada", "s_old", source="cli"),
+            words("first"),
+            words("second"),
+        ],
+    )
     append(old, [ConversationCleared()])
     append(old, [words("third"), MessageAssistant([Text("and an answer")])])
     append(old, [MessageUser([Text("here"), File(world.blob, "image/png", "a.png")])])
@@ -120,7 +127,9 @@ def _talk(world: World) -> None:
     """Runs, partials, tools, undo, a compaction, erasures."""
     say = world.say
     source = Dedup("chat:1", "update-7")
-    world.journal.append(world.talk, [ConversationOpened("ada", "s_talk"), words("hello")], dedup=source)
+    world.journal.append(
+        world.talk, [ConversationOpened("ada", "s_talk"), words("hello")], dedup=source
+    )
     say("title", ConversationTitled("A talk"))
     _run(world, "r_1", "the first question", "the first answer")
     world.journal.prune(world.talk)
@@ -144,7 +153,10 @@ def _talk(world: World) -> None:
     say("pinned", ConversationPinned(pinned=True))
     _run(world, "r_3", "a secret question", "a secret answer")
     world.journal.erase(
-        world.talk, [world.seqs["r_3 asked"], world.seqs["r_3 answered"]], by="ada", why="a key"
+        world.talk,
+        [world.seqs["r_3 asked"], world.seqs["r_3 answered"]],
+        by="ada",
+        why="a key",
     )
     say("waiting and erased", words("another secret", ask=True))
     world.journal.erase(world.talk, [world.seqs["waiting and erased"]], by="ada")
@@ -166,7 +178,12 @@ def _carried(world: World) -> None:
     opened = ConversationOpened("ada", "s_carried", source="import")
     at = world.journal.clock.now_us() - 86_400_000_000
     entries = [
-        Entry("message.user", at, None, b'{"parts":[{"type":"text","text":"from elsewhere"}]}'),
+        Entry(
+            "message.user",
+            at,
+            None,
+            b'{"parts":[{"type":"text","text":"from elsewhere"}]}',
+        ),
         Entry("weather.changed", at + 1, None, b'{"to":"rain"}'),
     ]
     world.journal.load(world.carried, opened, entries)
@@ -184,7 +201,11 @@ def _other(world: World) -> None:
     bob = world.journal.of("bob")
     bob.put_blob(b"picture" * 200_000)
     bob.append(
-        world.other, [ConversationOpened("bob", "s_other"), MessageUser([File(world.blob, "image/png")])]
+        world.other,
+        [
+            ConversationOpened("bob", "s_other"),
+            MessageUser([File(world.blob, "image/png")]),
+        ],
     )
 
 
@@ -206,8 +227,12 @@ def _memory(world: World) -> None:
     journal, facts = world.journal, Facts(world.journal)
     guest = world.say("guest", MessageUser([Text("I am new here")], author="eve"))
     fact = facts.add("likes cats", conversation=world.talk, seq=world.seqs["kept"])
-    world.fact = facts.change(fact.id, was=1, text="has a cat", by="review", key="call-1").id
-    facts.remove(facts.add("of the guest", conversation=world.talk, seq=guest).id, was=1)
+    world.fact = facts.change(
+        fact.id, was=1, text="has a cat", by="review", key="call-1"
+    ).id
+    facts.remove(
+        facts.add("of the guest", conversation=world.talk, seq=guest).id, was=1
+    )
     facts.add("has two cats", replaces=(facts.add("has no dog").id, 1))
     Facts(journal.of("bob")).add("is bob", about="profile")
     world.say("noted", MemoryNoted(fact.id, 1, "added", "likes cats"))
@@ -221,7 +246,14 @@ def _memory(world: World) -> None:
     journal.bury(NOTES, world.talk, 5, was=5, error="no", lease=lease)
     journal.release(lease)
     schedules = Schedules(journal)
-    schedules.add(world.talk, "how is the cat?", "every day at 08:00", "UTC", 1, message=world.seqs["kept"])
+    schedules.add(
+        world.talk,
+        "how is the cat?",
+        "every day at 08:00",
+        "UTC",
+        1,
+        message=world.seqs["kept"],
+    )
     schedules.remove(schedules.add(world.old, "over", "every hour", "UTC", 1).id)
 
 
@@ -255,7 +287,10 @@ class Hands:
         return [tuple(row) for row in cursor.fetchall()]
 
     def num(self, conversation: str | None = None) -> int:
-        found = self.run("select num from conversations where id = :id", id=conversation or self._world.talk)
+        found = self.run(
+            "select num from conversations where id = :id",
+            id=conversation or self._world.talk,
+        )
         return int(found[0][0])
 
     def at(self, name: str | int, conversation: str | None = None) -> int:
@@ -267,7 +302,11 @@ class Hands:
         """Change one bit of bytes."""
         ((value,),) = self.run(f"select {column} from {table} where {where}", **params)
         changed = value[:-1] + bytes([value[-1] ^ 1])
-        self.run(f"update {table} set {column} = :changed where {where}", changed=changed, **params)
+        self.run(
+            f"update {table} set {column} = :changed where {where}",
+            changed=changed,
+            **params,
+        )
 
 
 @contextmanager
@@ -291,13 +330,17 @@ def hands(world: World, url: str) -> Iterator[Hands]:
 def copy(url: str, to: str) -> None:
     """Copy a store that nobody has open to where none is, or an empty database."""
     if url.startswith("sqlite:"):
-        source, target = (apsw.Connection(each.removeprefix("sqlite:///")) for each in (url, to))
+        source, target = (
+            apsw.Connection(each.removeprefix("sqlite:///")) for each in (url, to)
+        )
         with target.backup("main", source, "main") as backup:
             backup.step()
         source.close()
         target.close()
         return
     old, new = (each.rsplit("/", 1)[1] for each in (url, to))
-    with psycopg.connect(f"{url.rsplit('/', 1)[0]}/postgres", autocommit=True) as server:
+    with psycopg.connect(
+        f"{url.rsplit('/', 1)[0]}/postgres", autocommit=True
+    ) as server:
         server.execute(f"drop database if exists {new}".encode())
         server.execute(f"create database {new} template {old}".encode())

@@ -32,12 +32,16 @@ def local(tmp_path: Path) -> Config:
     return config_of(f"sqlite:///{tmp_path}/t.db", tmp_path)
 
 
-def talks(config: Config, *script: Reply | str, **more: Any) -> tuple[Runtime, ScriptedModel]:
+def talks(
+    config: Config, *script: Reply | str, **more: Any
+) -> tuple[Runtime, ScriptedModel]:
     model = ScriptedModel(list(script))
     return Runtime(config, models=[model], **more), model
 
 
-async def asked(runtime: Runtime, name: str = "", nth: int = 1) -> tuple[str, int, ApprovalAsked]:
+async def asked(
+    runtime: Runtime, name: str = "", nth: int = 1
+) -> tuple[str, int, ApprovalAsked]:
     """A conversation in which something waits for the person, its input, and what."""
     seq = 0
     if not name:
@@ -49,10 +53,14 @@ async def asked(runtime: Runtime, name: str = "", nth: int = 1) -> tuple[str, in
 
 
 async def results(runtime: Runtime, name: str) -> list[tuple[str, str]]:
-    return [(each.outcome, each.text) for each in await told(runtime, name, ToolFinished)]
+    return [
+        (each.outcome, each.text) for each in await told(runtime, name, ToolFinished)
+    ]
 
 
-async def test_what_the_person_says_is_the_result_also_after_a_restart(config: Config) -> None:
+async def test_what_the_person_says_is_the_result_also_after_a_restart(
+    config: Config,
+) -> None:
     """The question waits over the end of its process; the answer is marked as the person's, and permits no other call."""
     first, _ = talks(config, ASKS)
     async with first:
@@ -63,8 +71,12 @@ async def test_what_the_person_says_is_the_result_also_after_a_restart(config: C
     async with runtime:
         await runtime.answer(name, ask.message, ask.call, "once", words=" Blue ")
         _, _, second = await asked(runtime, name, 2)
-        assert second.name == "write_file", "yes to a question is no yes to what follows"
-        assert await results(runtime, name) == [("done", "The person answered:\n\nBlue")]
+        assert second.name == "write_file", (
+            "yes to a question is no yes to what follows"
+        )
+        assert await results(runtime, name) == [
+            ("done", "The person answered:\n\nBlue")
+        ]
         assert b"The person answered:" in model.bodies[0]
         assert not (config.tools_folder / "Blue").exists()
         with pytest.raises(InvalidInput, match="answered already"):
@@ -107,15 +119,21 @@ async def test_a_question_takes_words_and_an_approval_takes_none(local: Config) 
             with pytest.raises(InvalidInput, match="answered with words"):
                 await runtime.answer(name, ask.message, ask.call, answer)
             with pytest.raises(InvalidInput, match="answered with words"):
-                await runtime.answer(name, approval.message, approval.call, answer, words="Red")
+                await runtime.answer(
+                    name, approval.message, approval.call, answer, words="Red"
+                )
         with pytest.raises(InvalidInput, match="answered with words"):
             await runtime.answer(name, ask.message, ask.call, "once", words="x" * 4001)
         with pytest.raises(InvalidInput, match="no text"):
             await runtime.answer(name, ask.message, ask.call, "once", words="a\0b")
         with pytest.raises(Refused, match="once only"):
-            await runtime.answer(name, ask.message, ask.call, "conversation", words="Red")
+            await runtime.answer(
+                name, ask.message, ask.call, "conversation", words="Red"
+            )
         with pytest.raises(Refused, match="for good"):
-            await runtime.answer(name, ask.message, ask.call, "always", words="Red", pattern="*")
+            await runtime.answer(
+                name, ask.message, ask.call, "always", words="Red", pattern="*"
+            )
         assert await told(runtime, name, ApprovalAnswered) == []
         await runtime.answer(name, ask.message, ask.call, "no")
         await runtime.answer(name, approval.message, approval.call, "once")
@@ -137,10 +155,14 @@ async def test_a_newer_message_of_the_person_is_something_else_and_one_of_tenax_
         assert len(await runtime.questions(name)) == 1
         await runtime.submit(name, "Leave it.")
         await settled(runtime, name, ended.seq)
-        assert await results(runtime, name) == [("denied", "The person said something else instead.")]
+        assert await results(runtime, name) == [
+            ("denied", "The person said something else instead.")
+        ]
 
 
-async def test_a_question_that_nobody_can_or_does_answer_is_denied(local: Config) -> None:
+async def test_a_question_that_nobody_can_or_does_answer_is_denied(
+    local: Config,
+) -> None:
     """With a sentence: at once where nobody is there, and else when its time is over."""
     alone, _ = talks(local, ASKS, "Then not.", asks=False)
     async with alone:
@@ -157,7 +179,14 @@ async def test_a_question_that_nobody_can_or_does_answer_is_denied(local: Config
 
 
 @pytest.mark.parametrize(
-    "choices", [["Red"], ["a", "b", "c", "d", "e", "f", "g"], ["Red", " Red"], ["Red", " "], "Red"]
+    "choices",
+    [
+        ["Red"],
+        ["a", "b", "c", "d", "e", "f", "g"],
+        ["Red", " Red"],
+        ["Red", " "],
+        "Red",
+    ],
 )
 async def test_choices_that_are_none_are_not_asked(local: Config, choices: Any) -> None:
     """The model hears why; nobody is asked in vain."""

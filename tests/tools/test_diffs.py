@@ -37,7 +37,9 @@ def applied(old: list[str], changes: str) -> list[str]:
 
 
 @given(LINES, LINES)
-def test_the_new_text_follows_from_the_old_one_and_the_diff(old: list[str], new: list[str]) -> None:
+def test_the_new_text_follows_from_the_old_one_and_the_diff(
+    old: list[str], new: list[str]
+) -> None:
     """And the diff is empty if nothing changed."""
     changes = diff("f", text(old), text(new))
     assert (changes == "") == (old == new)
@@ -46,7 +48,10 @@ def test_the_new_text_follows_from_the_old_one_and_the_diff(old: list[str], new:
 
 def test_a_line_end_that_comes_or_goes_is_a_change() -> None:
     """It is said as other tools say it."""
-    assert diff("f", "a\n", "a") == "--- f\n+++ f\n@@ -1,1 +1,1 @@\n-a\n+a\n\\ No newline at end of file"
+    assert (
+        diff("f", "a\n", "a")
+        == "--- f\n+++ f\n@@ -1,1 +1,1 @@\n-a\n+a\n\\ No newline at end of file"
+    )
     assert diff("f", "", "a\n") == "--- f\n+++ f\n@@ -0,0 +1,1 @@\n+a"
     assert diff("f", "a\n", "") == "--- f\n+++ f\n@@ -1,1 +0,0 @@\n-a"
 
@@ -62,8 +67,14 @@ def test_changes_far_apart_in_a_long_text_are_shown_each() -> None:
 
 def test_a_diff_has_an_end_however_much_changed() -> None:
     """In lines, in the length of one, and in the time that it takes: texts without a line in its place are not matched."""
-    one, other = [f"{n % 977}" for n in range(300_000)], [f"{n % 983}" for n in range(299_999)]
+    one, other = (
+        [f"{n % 977}" for n in range(300_000)],
+        [f"{n % 983}" for n in range(299_999)],
+    )
     changes = diff("f", text(one), text(other)).split("\n")
     assert len(changes) == LINES_MAX + 3
     assert changes[-1] == "[... 597,849 more lines of the diff are not shown ...]"
-    assert max(len(line) for line in diff("f", "a" * 100_000, "b" * 100_000).split("\n")) < 600
+    assert (
+        max(len(line) for line in diff("f", "a" * 100_000, "b" * 100_000).split("\n"))
+        < 600
+    )

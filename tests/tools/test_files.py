@@ -20,7 +20,14 @@ import pytest
 from tenax.errors import ToolFailed
 from tenax.rules import Rule
 from tenax.tools.base import THREAD, THREADS_MAX, Call, aside
-from tenax.tools.files import READ_BYTES_MAX, EditFile, EditFileArgs, ReadFile, WriteFile, WriteFileArgs
+from tenax.tools.files import (
+    READ_BYTES_MAX,
+    EditFile,
+    EditFileArgs,
+    ReadFile,
+    WriteFile,
+    WriteFileArgs,
+)
 from tenax.tools.gate import Allowed, Done, Gate
 
 
@@ -103,7 +110,9 @@ async def test_lines_are_read_from_where_the_model_says(folder: Path) -> None:
     past = await use(folder, "read_file", path="long", first_line=4000)
     assert past == Done("done", "long has no line 4,000; its last one is 3,000.")
     assert (await use(folder, "read_file", path="empty")).text == "empty is empty."
-    assert (await use(folder, "read_file", path="long", first_line=0)).outcome == "failed"
+    assert (
+        await use(folder, "read_file", path="long", first_line=0)
+    ).outcome == "failed"
 
 
 async def test_what_is_no_text_or_too_large_is_described(folder: Path) -> None:
@@ -115,16 +124,25 @@ async def test_what_is_no_text_or_too_large_is_described(folder: Path) -> None:
     assert await use(folder, "read_file", path="picture") == Done(
         "done", "picture is not UTF-8 text. It has 6 bytes."
     )
-    assert (await use(folder, "read_file", path="zeros")).text == "zeros is not UTF-8 text. It has 9 bytes."
+    assert (
+        await use(folder, "read_file", path="zeros")
+    ).text == "zeros is not UTF-8 text. It has 9 bytes."
     huge = await use(folder, "read_file", path="huge")
-    assert huge.text == "huge has 10,485,761 bytes. Files of more than 10,485,760 bytes are not read."
+    assert (
+        huge.text
+        == "huge has 10,485,761 bytes. Files of more than 10,485,760 bytes are not read."
+    )
 
 
 async def test_what_is_not_there_or_may_not_be_used_is_a_sentence(folder: Path) -> None:
     """As is a name that the system does not take."""
     (folder / "file").touch()
-    assert await use(folder, "read_file", path="a/b") == Done("failed", "There is no file a/b.")
-    assert await use(folder / "none", "read_file", path="a") == Done("failed", "There is no file a.")
+    assert await use(folder, "read_file", path="a/b") == Done(
+        "failed", "There is no file a/b."
+    )
+    assert await use(folder / "none", "read_file", path="a") == Done(
+        "failed", "There is no file a."
+    )
     for done in await every(folder, "n" * 300):
         assert done.outcome == "failed"
         assert "cannot be used: File name too long." in done.text
@@ -152,7 +170,9 @@ async def test_what_is_not_there_or_may_not_be_used_is_a_sentence(folder: Path) 
         ("a/" * 3000, "characters"),
     ],
 )
-async def test_a_path_that_leads_out_or_cannot_be_seen_is_refused(folder: Path, path: str, says: str) -> None:
+async def test_a_path_that_leads_out_or_cannot_be_seen_is_refused(
+    folder: Path, path: str, says: str
+) -> None:
     """By what it says, before anybody is asked and anything is touched."""
     for done in await every(folder, path.format(folder=folder)):
         assert done.outcome == "failed"
@@ -179,7 +199,9 @@ async def test_a_path_that_leads_out_or_cannot_be_seen_is_refused(folder: Path, 
         ("real/link", "../../outside/file", "real/link"),
     ],
 )
-async def test_links_are_not_followed(folder: Path, link: str, target: str, path: str) -> None:
+async def test_links_are_not_followed(
+    folder: Path, link: str, target: str, path: str
+) -> None:
     """Not at the end of a path and not on the way, not even to another place inside."""
     (folder / "real").mkdir()
     (folder / link).symlink_to(target.format(outside=folder.parent / "outside"))
@@ -194,7 +216,8 @@ async def test_folders_pipes_sockets_and_devices_are_not_files(folder: Path) -> 
     os.mkfifo(folder / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         here = os.open(folder, os.O_RDONLY)
-        listener.bind(f"/proc/self/fd/{here}/socket")  # the path itself may be too long for a socket
+        # the path itself may be too long for a socket
+        listener.bind(f"/proc/self/fd/{here}/socket")
         os.close(here)
         for name in ("folder", "pipe", "socket"):
             for done in await every(folder, name):
@@ -203,10 +226,14 @@ async def test_folders_pipes_sockets_and_devices_are_not_files(folder: Path) -> 
         assert done == Done("failed", "null is a device.")
 
 
-async def test_writing_over_a_hard_link_leaves_the_other_name_alone(folder: Path) -> None:
+async def test_writing_over_a_hard_link_leaves_the_other_name_alone(
+    folder: Path,
+) -> None:
     """The new file takes the place of the name, not of what it shares."""
     os.link(folder.parent / "secret", folder / "shared")
-    assert (await use(folder, "write_file", path="shared", content="mine")).outcome == "done"
+    assert (
+        await use(folder, "write_file", path="shared", content="mine")
+    ).outcome == "done"
     assert (folder / "shared").read_text() == "mine"
     assert outside(folder) == UNTOUCHED
 
@@ -223,13 +250,17 @@ async def edit(
     return done, after if isinstance(before, bytes) else after.decode()
 
 
-async def test_a_text_that_occurs_once_is_replaced_and_the_diff_is_told(folder: Path) -> None:
+async def test_a_text_that_occurs_once_is_replaced_and_the_diff_is_told(
+    folder: Path,
+) -> None:
     """The rest of the file is as it was, its rights too."""
     (folder / "file").touch(mode=0o640)
     (folder / "file").chmod(0o750)
     done, after = await edit(folder, "a\nb\nc\nd\ne\nf\n", "c\nd", "C")
     assert after == "a\nb\nC\ne\nf\n"
-    assert done == Done("done", "--- file\n+++ file\n@@ -1,6 +1,5 @@\n a\n b\n-c\n-d\n+C\n e\n f")
+    assert done == Done(
+        "done", "--- file\n+++ file\n@@ -1,6 +1,5 @@\n a\n b\n-c\n-d\n+C\n e\n f"
+    )
     assert (folder / "file").stat().st_mode & 0o777 == 0o750
 
 
@@ -246,7 +277,11 @@ async def test_a_text_that_occurs_once_is_replaced_and_the_diff_is_told(folder: 
         (b"one\0", "one", "is not UTF-8 text"),
         (b"one\xff", "one", "is not UTF-8 text"),
         ("one" + " " * READ_BYTES_MAX, "one", "at most 10,485,760 bytes"),
-        ("one" + " " * (READ_BYTES_MAX - 3), "one", "would have more than 10,485,760 bytes"),
+        (
+            "one" + " " * (READ_BYTES_MAX - 3),
+            "one",
+            "would have more than 10,485,760 bytes",
+        ),
     ],
 )
 async def test_an_edit_that_is_not_clear_changes_nothing(
@@ -266,7 +301,9 @@ async def test_all_replaces_every_place_within_bounds(folder: Path) -> None:
     assert "would have more than 10,485,760 bytes" in done.text
     assert after == "a" * 1000
     done, _ = await edit(folder, "a" * 100_001, "a", "b", all=True)
-    assert done == Done("failed", "The old text occurs more than 100,000 times in file.")
+    assert done == Done(
+        "failed", "The old text occurs more than 100,000 times in file."
+    )
 
 
 @pytest.mark.parametrize(
@@ -289,7 +326,9 @@ async def test_line_ends_and_the_mark_at_the_beginning_stay_those_of_the_file(
 
 async def test_a_line_that_an_edit_adds_ends_as_the_others_do(folder: Path) -> None:
     """Also where the text that was replaced held no line end."""
-    assert (await edit(folder, b"a\r\nb\r\nc\n", "b", "b\nB"))[1] == b"a\r\nb\r\nB\r\nc\n"
+    assert (await edit(folder, b"a\r\nb\r\nc\n", "b", "b\nB"))[
+        1
+    ] == b"a\r\nb\r\nB\r\nc\n"
     assert (await edit(folder, b"a\nb\r\nc\n", "b", "b\r\nB"))[1] == b"a\nb\nB\r\nc\n"
 
 
@@ -313,32 +352,51 @@ async def test_a_file_that_changed_while_it_was_edited_keeps_the_change(
 
     monkeypatch.setattr(os, "fsync", late)
     done = await use(folder, "edit_file", path="file", old="old", new="new")
-    assert done == Done("failed", "file was changed meanwhile, so it was not edited. (read it again)")
+    assert done == Done(
+        "failed", "file was changed meanwhile, so it was not edited. (read it again)"
+    )
     assert (folder / "file").read_text() == "old, and more"
     assert names(folder) == ["file"]
 
 
 async def test_what_was_written_over_is_shown_as_a_diff(folder: Path) -> None:
     """If there was a text, and it changed; no longer than 200 lines."""
-    assert (await use(folder, "write_file", path="f", content="a\nb\n")).text == "f was written: 4 bytes."
+    assert (
+        await use(folder, "write_file", path="f", content="a\nb\n")
+    ).text == "f was written: 4 bytes."
     changed = await use(folder, "write_file", path="f", content="a\nc")
     assert changed.text == (
         "f was written: 3 bytes.\n--- f\n+++ f\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n\\ No newline at end of file"
     )
-    assert (await use(folder, "write_file", path="f", content="a\nc")).text == "f was written: 3 bytes."
+    assert (
+        await use(folder, "write_file", path="f", content="a\nc")
+    ).text == "f was written: 3 bytes."
     (folder / "f").write_text("a\n")
     long = await use(folder, "write_file", path="f", content="b\n" * 100_000)
     assert len(long.text.split("\n")) == 204
-    assert long.text.endswith("\n+b\n[... 99,802 more lines of the diff are not shown ...]")
+    assert long.text.endswith(
+        "\n+b\n[... 99,802 more lines of the diff are not shown ...]"
+    )
     (folder / "f").write_bytes(b"\0")
-    assert (await use(folder, "write_file", path="f", content="a")).text == "f was written: 1 bytes."
+    assert (
+        await use(folder, "write_file", path="f", content="a")
+    ).text == "f was written: 1 bytes."
 
 
 @pytest.mark.parametrize(
     "path",
-    [".git/hooks/pre-commit", "a/.git/config", ".GIT/config", ".Git", ".g\u200cit/config", "GIT~1/config"],
+    [
+        ".git/hooks/pre-commit",
+        "a/.git/config",
+        ".GIT/config",
+        ".Git",
+        ".g\u200cit/config",
+        "GIT~1/config",
+    ],
 )
-async def test_nothing_is_written_where_git_looks_for_programs(folder: Path, path: str) -> None:
+async def test_nothing_is_written_where_git_looks_for_programs(
+    folder: Path, path: str
+) -> None:
     """Nor under a name that some file systems take for the same."""
     _, wrote, edited = await every(folder, path)
     assert "Nothing is written inside of .git" in wrote.text
@@ -358,10 +416,16 @@ async def test_another_spelling_of_a_name_is_refused_where_the_file_system_takes
         there = [] if dir_fd is None else os.listdir(f"/proc/self/fd/{dir_fd}")  # noqa: PTH208  (one may be O_PATH)
         return next((each for each in there if each.lower() == name.lower()), name)
 
-    def any_stat(path: str, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:
-        return real_stat(stored(path, dir_fd), dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+    def any_stat(
+        path: str, *, dir_fd: int | None = None, follow_symlinks: bool = True
+    ) -> os.stat_result:
+        return real_stat(
+            stored(path, dir_fd), dir_fd=dir_fd, follow_symlinks=follow_symlinks
+        )
 
-    def any_open(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+    def any_open(
+        path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None
+    ) -> int:
         return real_open(stored(path, dir_fd), flags, mode, dir_fd=dir_fd)
 
     def any_mkdir(path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
@@ -371,10 +435,15 @@ async def test_another_spelling_of_a_name_is_refused_where_the_file_system_takes
     monkeypatch.setattr(os, "mkdir", any_mkdir)
     monkeypatch.setattr(os, "open", any_open)
     assert (await use(folder, "read_file", path="Secret/Plan")).text == "secret"
-    for path, wrong in (("secret/Plan", "secret"), ("SECRET/Plan", "SECRET"), ("Secret/plan", "Secret/plan")):
+    for path, wrong in (
+        ("secret/Plan", "secret"),
+        ("SECRET/Plan", "SECRET"),
+        ("Secret/plan", "Secret/plan"),
+    ):
         for done in await every(folder, path):
             assert done == Done(
-                "failed", f"{wrong} is spelled otherwise there. (use the name as it is listed)"
+                "failed",
+                f"{wrong} is spelled otherwise there. (use the name as it is listed)",
             )
     assert (folder / "Secret" / "Plan").read_text() == "secret"
 
@@ -412,7 +481,9 @@ def swapping(place: Path, target: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("at", ["a", "a/b", "a/b/file"])
-async def test_what_is_swapped_for_a_link_meanwhile_leads_nowhere_else(folder: Path, at: str) -> None:
+async def test_what_is_swapped_for_a_link_meanwhile_leads_nowhere_else(
+    folder: Path, at: str
+) -> None:
     """Read between two swaps: either what is inside, or a refusal; both come up, the secret never does."""
     (folder / "a" / "b").mkdir(parents=True)
     (folder / "a" / "b" / "file").write_text("inside")
@@ -436,7 +507,9 @@ async def test_what_is_swapped_for_a_link_meanwhile_leads_nowhere_else(folder: P
     assert seen == {"inside", "refused"}
 
 
-async def test_a_folder_swapped_for_a_link_meanwhile_is_not_written_through(folder: Path) -> None:
+async def test_a_folder_swapped_for_a_link_meanwhile_is_not_written_through(
+    folder: Path,
+) -> None:
     """Whatever is written or edited while a folder and a link change places, nothing outside changes."""
     (folder / "a").mkdir()
     (folder / "a" / "file").write_text("secret")
@@ -473,7 +546,9 @@ async def test_a_write_that_nobody_waits_for_changes_nothing(
 
     monkeypatch.setattr(os, "fsync", slow)
     tool = WriteFile()
-    writing = asyncio.create_task(tool.run(tool.args("file", "new"), Call("ada", "c_1", 3, "call", folder)))
+    writing = asyncio.create_task(
+        tool.run(tool.args("file", "new"), Call("ada", "c_1", 3, "call", folder))
+    )
     await asyncio.to_thread(reached.wait, 60)
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -489,7 +564,8 @@ async def test_a_write_that_nobody_waits_for_changes_nothing(
 async def test_blocking_work_knows_when_nobody_waits_and_is_bounded() -> None:
     """A cancelled caller is told to the thread; more threads than the bound are not begun."""
     release, seen = threading.Event(), threading.Semaphore(0)
-    for thread in threading.enumerate():  # one whose work is done and told may not be gone yet
+    # one whose work is done and told may not be gone yet
+    for thread in threading.enumerate():
         if thread.name.startswith(THREAD):
             thread.join(60)
 
@@ -510,7 +586,9 @@ async def test_blocking_work_knows_when_nobody_waits_and_is_bounded() -> None:
         assert seen.acquire(timeout=60)
 
 
-def test_a_hung_disk_does_not_keep_the_process_from_ending(run_python: Callable[[str], int]) -> None:
+def test_a_hung_disk_does_not_keep_the_process_from_ending(
+    run_python: Callable[[str], int],
+) -> None:
     """The thread is left behind, and the process goes."""
     code = run_python("""
         import asyncio, threading
@@ -539,7 +617,9 @@ def run_python() -> Callable[[str], int]:
     return run
 
 
-async def test_a_file_that_may_not_be_read_is_not_shown_by_a_change_either(folder: Path) -> None:
+async def test_a_file_that_may_not_be_read_is_not_shown_by_a_change_either(
+    folder: Path,
+) -> None:
     """The diff of a write or an edit would show what a rule keeps from `read_file`."""
     (folder / "keys").write_text("one\nhunter2\n")
     rules = (Rule("deny", "read_file", "keys"),)

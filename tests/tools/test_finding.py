@@ -24,7 +24,14 @@ from tenax.tools.gate import Allowed, Done, Gate
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The conversation's folder; beside it stands a secret."""
-    fill(tmp_path, {"secret": "secret", "outside/secret": "secret", "outside/deep/secret": "secret"})
+    fill(
+        tmp_path,
+        {
+            "secret": "secret",
+            "outside/secret": "secret",
+            "outside/deep/secret": "secret",
+        },
+    )
     (tmp_path / "inside").mkdir()
     return tmp_path / "inside"
 
@@ -39,7 +46,9 @@ async def use(folder: Path, name: str, **arguments: object) -> Done:
     """A call as the loop makes it: through the gate, and nobody is asked."""
     gate = Gate([FindFiles(), SearchFiles()])
     call = Call("ada", "c_1", 3, "call", folder)
-    weighed = gate.weigh(name, msgspec.json.encode(arguments).decode(), call, allowed=())
+    weighed = gate.weigh(
+        name, msgspec.json.encode(arguments).decode(), call, allowed=()
+    )
     if isinstance(weighed, Done):
         return weighed
     assert isinstance(weighed, Allowed)
@@ -65,8 +74,14 @@ NOTHING = ["Nothing was found."]
     ("pattern", "fits"),
     [
         ("*.py", ["a.py", "src/b.py", "src/deep/test_c.py"]),
-        ("*", ["a.py", "src/b.py", "src/deep/test_c.py", "src/deep/x.ts", "src/é [1].md"]),
-        ("**", ["a.py", "src/b.py", "src/deep/test_c.py", "src/deep/x.ts", "src/é [1].md"]),
+        (
+            "*",
+            ["a.py", "src/b.py", "src/deep/test_c.py", "src/deep/x.ts", "src/é [1].md"],
+        ),
+        (
+            "**",
+            ["a.py", "src/b.py", "src/deep/test_c.py", "src/deep/x.ts", "src/é [1].md"],
+        ),
         ("./src/*.py", ["src/b.py"]),
         ("src/**/*.py", ["src/b.py", "src/deep/test_c.py"]),
         ("src/**", ["src/b.py", "src/deep/test_c.py", "src/deep/x.ts", "src/é [1].md"]),
@@ -81,10 +96,16 @@ NOTHING = ["Nothing was found."]
         ("[", NOTHING),
     ],
 )
-async def test_files_are_found_by_a_glob(folder: Path, pattern: str, fits: list[str]) -> None:
+async def test_files_are_found_by_a_glob(
+    folder: Path, pattern: str, fits: list[str]
+) -> None:
     """One without a slash is for a name in any folder, one with a slash for the whole path."""
     fill(
-        folder, dict.fromkeys(["a.py", "src/b.py", "src/deep/test_c.py", "src/deep/x.ts", "src/é [1].md"], "")
+        folder,
+        dict.fromkeys(
+            ["a.py", "src/b.py", "src/deep/test_c.py", "src/deep/x.ts", "src/é [1].md"],
+            "",
+        ),
     )
     assert await find(folder, pattern) == fits
 
@@ -99,24 +120,36 @@ async def test_a_folder_to_look_in_narrows_the_search(folder: Path) -> None:
         ("none", "There is no folder none."),
         ("a", "a cannot be looked into: Not a directory."),
     ):
-        assert await use(folder, "find_files", pattern="*", **{"in": path}) == Done("failed", says)
+        assert await use(folder, "find_files", pattern="*", **{"in": path}) == Done(
+            "failed", says
+        )
 
 
 async def test_lines_are_found_by_an_expression_or_by_plain_words(folder: Path) -> None:
     """With the path and the number of the line; only in files that fit the glob."""
     fill(
         folder,
-        {"a.py": "def one():\r\n    x(1)\r\n", "b.md": "\ufeffx(1) or\tXX\n\nx(2)", "c.py": "", "d": "\n"},
+        {
+            "a.py": "def one():\r\n    x(1)\r\n",
+            "b.md": "\ufeffx(1) or\tXX\n\nx(2)",
+            "c.py": "",
+            "d": "\n",
+        },
     )
     assert await search(folder, r"^x\(\d\)$") == ["b.md:3: x(2)"]
     assert await search(folder, "^x") == ["b.md:1: x(1) or\tXX", "b.md:3: x(2)"]
     assert await search(folder, "(?i)xx$") == ["b.md:1: x(1) or\tXX"]
-    assert await search(folder, "x(1)", plain=True) == ["a.py:2:     x(1)", "b.md:1: x(1) or\tXX"]
+    assert await search(folder, "x(1)", plain=True) == [
+        "a.py:2:     x(1)",
+        "b.md:1: x(1) or\tXX",
+    ]
     assert await search(folder, "x.1", glob="*.py") == ["a.py:2:     x(1)"]
     assert await search(folder, "^$") == ["b.md:2: ", "d:1: "]
     wrong = await use(folder, "search_files", pattern="x(")
     assert wrong.outcome == "failed"
-    assert wrong.text.startswith("This is no regular expression: missing ), unterminated subpattern")
+    assert wrong.text.startswith(
+        "This is no regular expression: missing ), unterminated subpattern"
+    )
 
 
 async def test_what_an_ignore_file_names_is_left_out(folder: Path) -> None:
@@ -193,15 +226,25 @@ async def test_an_ignore_file_has_an_end(folder: Path) -> None:
     """Of two equal lines the last one counts, and only so many different lines are read."""
     lines = [f"*{n}" for n in range(seek.IGNORE_LINES_MAX - 2)]
     text = "\n".join([*(["x*y"] * 40_000), *lines, "!x*y", "x*y", "too-late"])
-    fill(folder, {".gitignore": text, "xy": "", "too-late": "", "name-7": "", "name": ""})
+    fill(
+        folder, {".gitignore": text, "xy": "", "too-late": "", "name-7": "", "name": ""}
+    )
     assert await find(folder) == [".gitignore", "name", "too-late"]
 
 
-async def test_patterns_that_backtrack_without_end_elsewhere_take_no_time(folder: Path) -> None:
+async def test_patterns_that_backtrack_without_end_elsewhere_take_no_time(
+    folder: Path,
+) -> None:
     """Neither one that a model wrote nor one in a repository's ignore file."""
     name = "a" * 200
     slow = "*a" * 90 + "*b"
-    fill(folder, {"/".join(["a" * 9] * 12 + [name]): "", ".gitignore": f"{slow}\n{'**/a*/' * 60}b\n"})
+    fill(
+        folder,
+        {
+            "/".join(["a" * 9] * 12 + [name]): "",
+            ".gitignore": f"{slow}\n{'**/a*/' * 60}b\n",
+        },
+    )
     assert await find(folder, slow) == NOTHING
     assert await find(folder, "**/a*/" * 60 + "b") == NOTHING
     assert (await find(folder, "**/a*/*a*a*a"))[0].endswith(name)
@@ -225,7 +268,9 @@ async def test_an_expression_that_explodes_is_ended_and_what_was_found_is_told(
     assert turns > 10
 
 
-async def test_a_search_that_nobody_waits_for_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_that_nobody_waits_for_is_ended(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its process is gone when the caller is told."""
     fill(folder, {"b": "a" * 100 + "!\n"})
     started: asyncio.Queue[asyncio.subprocess.Process] = asyncio.Queue()
@@ -248,7 +293,9 @@ async def test_a_search_that_nobody_waits_for_is_ended(folder: Path, monkeypatch
 async def test_an_expression_that_takes_all_memory_is_refused(folder: Path) -> None:
     """The process has a limit of its own."""
     fill(folder, {"a": "a" * 1_900_000})
-    done = await use(folder, "search_files", pattern="^(?:(a)(b)?(c)?(d)?(e)?(f)?(g)?)*h")
+    done = await use(
+        folder, "search_files", pattern="^(?:(a)(b)?(c)?(d)?(e)?(f)?(g)?)*h"
+    )
     assert done == Done("failed", "The pattern needs too much memory.")
 
 
@@ -256,7 +303,10 @@ async def test_what_is_found_has_an_end(folder: Path) -> None:
     """In matches, in characters, and in the length of a line, of which the part around the match is shown."""
     fill(folder, {f"{n:03}": "x\n" * 2 for n in range(150)})
     found = await search(folder, "x")
-    assert (found[0], found[-2:]) == ("000:1: x", ["099:2: x", "[There is more than these 200.]"])
+    assert (found[0], found[-2:]) == (
+        "000:1: x",
+        ["099:2: x", "[There is more than these 200.]"],
+    )
     assert len(await find(folder)) == 150
     fill(folder, {"000": "-" * 1000 + "x" + "+" * 1000 + "\n"})
     line = (await search(folder, "x"))[0]
@@ -271,7 +321,11 @@ async def test_large_and_binary_files_are_not_searched(folder: Path) -> None:
     """A large one is counted, and found by its name all the same."""
     fill(
         folder,
-        {"binary": "x\0", "large": "x" * (seek.BYTES_MAX + 1), "most": "x" + "\n" * (seek.BYTES_MAX - 1)},
+        {
+            "binary": "x\0",
+            "large": "x" * (seek.BYTES_MAX + 1),
+            "most": "x" + "\n" * (seek.BYTES_MAX - 1),
+        },
     )
     (folder / "latin").write_bytes(b"x \xe9")
     assert await search(folder, "x") == [
@@ -324,10 +378,16 @@ async def test_folders_in_folders_have_an_end(folder: Path) -> None:
         ({"pattern": "{a,b}" * 7}, "more than 64 others"),
     ],
 )
-async def test_a_place_outside_is_refused(folder: Path, arguments: dict[str, str], says: str) -> None:
+async def test_a_place_outside_is_refused(
+    folder: Path, arguments: dict[str, str], says: str
+) -> None:
     """By what it says, and so is what has no end."""
     found = await use(folder, "find_files", **arguments)
-    asked = {"pattern": "x", "in": arguments.get("in", ""), "glob": arguments["pattern"]}
+    asked = {
+        "pattern": "x",
+        "in": arguments.get("in", ""),
+        "glob": arguments["pattern"],
+    }
     for done in (found, await use(folder, "search_files", **asked)):
         assert done.outcome == "failed"
         assert says in done.text
@@ -378,7 +438,8 @@ async def test_pipes_sockets_and_devices_are_passed_by(folder: Path) -> None:
     fill(folder, {"file": "x"})
     with socket.socket(socket.AF_UNIX) as listener:
         here = os.open(folder, os.O_RDONLY)
-        listener.bind(f"/proc/self/fd/{here}/socket")  # the path itself may be too long for a socket
+        # the path itself may be too long for a socket
+        listener.bind(f"/proc/self/fd/{here}/socket")
         os.close(here)
         assert await find(folder) == ["file"]
         assert await search(folder, "x") == ["file:1: x"]
@@ -397,7 +458,9 @@ async def test_names_that_cannot_be_seen_are_shown_escaped(folder: Path) -> None
         r'"\u202etxt"',
         r'"\udcff"',
     ]
-    assert (await search(folder, "x"))[2] == '"a\\nb:1: x":1: x\ufffdfake:1: x\ufffdfake'
+    assert (await search(folder, "x"))[
+        2
+    ] == '"a\\nb:1: x":1: x\ufffdfake:1: x\ufffdfake'
 
 
 async def test_what_may_not_be_read_is_counted(folder: Path) -> None:
@@ -414,7 +477,9 @@ async def test_what_may_not_be_read_is_counted(folder: Path) -> None:
         assert found == ["a:1: x", "closed/b:1: x", "z:1: x"]
 
 
-@pytest.mark.parametrize("place", ["a", "a/file", "a/deep", "a/deep/file", "a/deep/.gitignore"])
+@pytest.mark.parametrize(
+    "place", ["a", "a/file", "a/deep", "a/deep/file", "a/deep/.gitignore"]
+)
 @pytest.mark.parametrize("becomes", ["link", "nothing", "folder", "pipe", "file"])
 def test_what_is_swapped_between_the_look_and_the_use_leads_nowhere_else(
     folder: Path,
@@ -424,14 +489,38 @@ def test_what_is_swapped_between_the_look_and_the_use_leads_nowhere_else(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Each place at the last instant, just before it is opened: what stands beside it is found all the same."""
-    fill(folder, {"a/file": "inside", "a/deep/file": "inside", "a/deep/.gitignore": "#", "z": "inside"})
-    fill(folder.parent, {"beyond/file": "secret", "beyond/deep/file": "secret", "beyond/.gitignore": "*"})
-    beyond = {"a": "beyond", "a/deep": "beyond/deep"}.get(place, f"beyond/{Path(place).name}")
+    fill(
+        folder,
+        {
+            "a/file": "inside",
+            "a/deep/file": "inside",
+            "a/deep/.gitignore": "#",
+            "z": "inside",
+        },
+    )
+    fill(
+        folder.parent,
+        {
+            "beyond/file": "secret",
+            "beyond/deep/file": "secret",
+            "beyond/.gitignore": "*",
+        },
+    )
+    beyond = {"a": "beyond", "a/deep": "beyond/deep"}.get(
+        place, f"beyond/{Path(place).name}"
+    )
     real, inode = os.open, (folder / place).parent.stat().st_ino
     swapped: list[Path] = []
 
-    def late(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        if path == Path(place).name and dir_fd and not swapped and os.fstat(dir_fd).st_ino == inode:
+    def late(
+        path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None
+    ) -> int:
+        if (
+            path == Path(place).name
+            and dir_fd
+            and not swapped
+            and os.fstat(dir_fd).st_ino == inode
+        ):
             swapped.append((folder / place).rename(folder.parent / "away"))
             match becomes:
                 case "link":
@@ -449,10 +538,17 @@ def test_what_is_swapped_between_the_look_and_the_use_leads_nowhere_else(
     assert len(swapped) == 1
     found = capsys.readouterr().out.split("\n")
     assert "z:1: inside" in found
-    assert set(found) <= {"z:1: inside", "a/file:1: inside", "a/deep/file:1: inside", ""}
+    assert set(found) <= {
+        "z:1: inside",
+        "a/file:1: inside",
+        "a/deep/file:1: inside",
+        "",
+    }
 
 
-async def test_a_folder_that_changes_while_it_is_walked_is_walked_to_its_end(folder: Path) -> None:
+async def test_a_folder_that_changes_while_it_is_walked_is_walked_to_its_end(
+    folder: Path,
+) -> None:
     """Whatever comes and goes meanwhile."""
     fill(folder, {"a/b/file": "inside", "stays": "inside"})
     done = threading.Event()
@@ -477,18 +573,32 @@ async def test_a_folder_that_changes_while_it_is_walked_is_walked_to_its_end(fol
 
 async def test_what_a_rule_forbids_to_read_is_not_found(folder: Path) -> None:
     """Neither its name nor a line of it, by a pattern of any shape; a rule of this tool's own counts too, an allow rule not."""
-    fill(folder, {"a.txt": "word", "secret/b.txt": "word", "deep/.env": "word", "deep/c": "word"})
+    fill(
+        folder,
+        {
+            "a.txt": "word",
+            "secret/b.txt": "word",
+            "deep/.env": "word",
+            "deep/c": "word",
+        },
+    )
     rules: list[Rule] = []
     gate = Gate([FindFiles(lambda: rules), SearchFiles(lambda: rules)], lambda: rules)
 
     async def found(name: str, **arguments: object) -> list[str]:
         call = Call("ada", "c_1", 3, "call", folder)
-        weighed = gate.weigh(name, msgspec.json.encode(arguments).decode(), call, allowed=())
+        weighed = gate.weigh(
+            name, msgspec.json.encode(arguments).decode(), call, allowed=()
+        )
         assert isinstance(weighed, Allowed)
         done = await gate.perform(weighed, approved_arguments=None)
         return [line.partition(":")[0] for line in done.text.split("\n")]
 
-    rules += [Rule("allow", "*"), Rule("deny", "read_*", "secret/*"), Rule("deny", "*_file", "*.env")]
+    rules += [
+        Rule("allow", "*"),
+        Rule("deny", "read_*", "secret/*"),
+        Rule("deny", "*_file", "*.env"),
+    ]
     for name, pattern in (("find_files", "**"), ("search_files", "word")):
         assert await found(name, pattern=pattern) == ["a.txt", "deep/c"]
         assert await found(name, pattern=pattern, **{"in": "secret"}) == NOTHING

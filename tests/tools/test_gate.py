@@ -64,7 +64,9 @@ class Book(Tool[Note]):
         return "noted"
 
 
-def permit(gate: Gate, arguments: str = '{"book":"red"}', name: str = "note") -> Allowed:
+def permit(
+    gate: Gate, arguments: str = '{"book":"red"}', name: str = "note"
+) -> Allowed:
     given = gate.weigh(name, arguments, CALL, allowed=[Rule("allow", name)])
     assert isinstance(given, Allowed)
     return given
@@ -87,7 +89,9 @@ async def test_a_secret_is_taken_out_before_an_output_is_cut() -> None:
     for before in (0, 19_990, 20_000, 50_000):
         for fails in (False, True):
             book = Book(
-                lambda before=before, fails=fails: say(f"{'x' * before}{key}{'y' * 40_000}", fails=fails)
+                lambda before=before, fails=fails: say(
+                    f"{'x' * before}{key}{'y' * 40_000}", fails=fails
+                )
             )
             its = Gate([book], redact=Redact(lambda: [key, "x"]))
             done = await its.perform(permit(its), approved_arguments=None)
@@ -99,10 +103,17 @@ async def test_a_secret_is_taken_out_before_an_output_is_cut() -> None:
 def test_a_model_is_told_the_schema_of_every_tool() -> None:
     """Name, description and a schema with the object at its top, in the order of the tools."""
     first, second = Gate([Book(name="b"), Book(name="a")]).specs()
-    assert (first.name, second.name, first.description) == ("b", "a", "Write into a book.")
+    assert (first.name, second.name, first.description) == (
+        "b",
+        "a",
+        "Write into a book.",
+    )
     assert first.parameters == {
         "type": "object",
-        "properties": {"book": {"type": "string"}, "line": {"type": "integer", "minimum": 1, "default": 1}},
+        "properties": {
+            "book": {"type": "string"},
+            "line": {"type": "integer", "minimum": 1, "default": 1},
+        },
         "required": ["book"],
         "additionalProperties": False,
     }
@@ -150,9 +161,13 @@ def test_an_unknown_tool_is_refused_with_the_nearest_name() -> None:
         ('{"book":' * 100_000, "book"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused_with_what_is_wrong(arguments: str, says: str) -> None:
+def test_arguments_that_do_not_fit_are_refused_with_what_is_wrong(
+    arguments: str, says: str
+) -> None:
     """No tool and no person sees them; the model reads what to change."""
-    weighed = Gate([Book()]).weigh("note", arguments, CALL, allowed=[Rule("allow", "note")])
+    weighed = Gate([Book()]).weigh(
+        "note", arguments, CALL, allowed=[Rule("allow", "note")]
+    )
     assert isinstance(weighed, Done)
     assert weighed.outcome == "failed"
     assert says in weighed.text
@@ -170,13 +185,17 @@ def test_a_tool_without_arguments_may_be_called_with_no_text() -> None:
         def touches(self, args: Any, call: Call) -> str:
             return "nothing"
 
-    assert isinstance(Gate([Ping(asks=False)]).weigh("note", "", CALL, allowed=()), Allowed)
+    assert isinstance(
+        Gate([Ping(asks=False)]).weigh("note", "", CALL, allowed=()), Allowed
+    )
 
 
 def test_a_call_that_could_never_be_done_asks_nobody() -> None:
     """What a tool says against it before it is run is a refusal; a surprise there is one too, without its words."""
     gate = Gate([Book()])
-    assert gate.weigh("note", '{"book":"burnt"}', CALL, allowed=()) == Done("failed", "That book is burnt.")
+    assert gate.weigh("note", '{"book":"burnt"}', CALL, allowed=()) == Done(
+        "failed", "That book is burnt."
+    )
     cursed = gate.weigh("note", '{"book":"cursed"}', CALL, allowed=())
     assert isinstance(cursed, Done)
     assert "hunter2" not in cursed.text
@@ -195,15 +214,27 @@ def test_a_call_that_could_never_be_done_asks_nobody() -> None:
         ([Rule("allow", "note", "book r*")], True, (), Allowed),
         ([Rule("allow", "note", "book b*")], True, (), Asks),
         ([Rule("allow", "other")], True, (), Asks),
-        ([Rule("deny", "note", "book red"), Rule("allow", "*")], True, [Rule("allow", "note")], Done),
-        ([Rule("allow", "*"), Rule("deny", "n*")], False, [Rule("allow", "note")], Done),
+        (
+            [Rule("deny", "note", "book red"), Rule("allow", "*")],
+            True,
+            [Rule("allow", "note")],
+            Done,
+        ),
+        (
+            [Rule("allow", "*"), Rule("deny", "n*")],
+            False,
+            [Rule("allow", "note")],
+            Done,
+        ),
     ],
 )
 def test_deny_rules_win_then_whatever_allows_else_a_person_is_asked(
     rules: list[Rule], asks: bool, allowed: Sequence[Rule], verdict: type
 ) -> None:
     """Deny, then a tool that does not ask, an allow rule or the conversation's own list, then the person."""
-    weighed = Gate([Book(asks=asks)], lambda: rules).weigh("note", '{"book":"red"}', CALL, allowed=allowed)
+    weighed = Gate([Book(asks=asks)], lambda: rules).weigh(
+        "note", '{"book":"red"}', CALL, allowed=allowed
+    )
     assert type(weighed) is verdict
     if isinstance(weighed, Done):
         assert weighed == Done("denied", "A rule forbids note for this: book red")
@@ -211,7 +242,9 @@ def test_deny_rules_win_then_whatever_allows_else_a_person_is_asked(
 
 def test_what_a_person_reads_is_one_line_that_hides_nothing() -> None:
     """Line breaks, escapes and marks that turn the direction of writing are shown as what they are."""
-    asks = Gate([Book()]).weigh("note", '{"book":"a\\nb\\u001b[2K\\u202ec\\u2028"}', CALL, allowed=())
+    asks = Gate([Book()]).weigh(
+        "note", '{"book":"a\\nb\\u001b[2K\\u202ec\\u2028"}', CALL, allowed=()
+    )
     assert isinstance(asks, Asks)
     assert asks.touches == "book a\ufffdb\ufffd[2K\ufffdc\ufffd"
 
@@ -224,7 +257,9 @@ async def test_what_was_approved_is_done_once_with_the_call_it_belongs_to() -> N
     assert isinstance(asks, Asks)
     approved = gate.approve(asks, '{"book": "red"}')
     assert isinstance(approved, Allowed)
-    assert await gate.perform(approved, approved_arguments='{"book": "red"}') == Done("done", "noted")
+    assert await gate.perform(approved, approved_arguments='{"book": "red"}') == Done(
+        "done", "noted"
+    )
     assert book.calls == [(Note("red"), CALL)]
     assert CALL.key == "c_1:7:call_a"
 
@@ -249,9 +284,13 @@ async def test_an_approval_is_bound_to_the_exact_text_of_the_arguments() -> None
         assert isinstance(asks, Asks)
         approved = gate.approve(asks, '{"book":"red"}')
         assert isinstance(approved, Allowed)
-        assert (await gate.perform(approved, approved_arguments=claimed)).outcome == "denied"
+        assert (
+            await gate.perform(approved, approved_arguments=claimed)
+        ).outcome == "denied"
     unasked = permit(gate)
-    assert (await gate.perform(unasked, approved_arguments='{"book":"red"}')).outcome == "denied"
+    assert (
+        await gate.perform(unasked, approved_arguments='{"book":"red"}')
+    ).outcome == "denied"
     assert book.calls == []
 
 
@@ -273,7 +312,9 @@ async def test_a_permit_that_the_gate_did_not_give_opens_nothing() -> None:
 
 
 @pytest.mark.parametrize("error", [ToolFailed, ConfigError, InvalidInput, Refused])
-async def test_a_failure_is_told_in_the_words_of_the_tool(error: type[TenaxError]) -> None:
+async def test_a_failure_is_told_in_the_words_of_the_tool(
+    error: type[TenaxError],
+) -> None:
     """With the way on, where there is one; also where it is not the tool's own, but one that people read."""
 
     async def fail() -> str:
@@ -349,7 +390,9 @@ async def test_output_is_text() -> None:
     async def dirty() -> str:
         return "a\x00b\ud800c\x1b[1md\te\r\nf\rg\x85h\x7f"
 
-    assert (await outcome(dirty)).text == "a\ufffdb\ufffdc\ufffd[1md\te\nf\ng\ufffdh\ufffd"
+    assert (
+        await outcome(dirty)
+    ).text == "a\ufffdb\ufffdc\ufffd[1md\te\nf\ng\ufffdh\ufffd"
 
 
 async def test_a_call_past_its_time_is_stopped_and_has_failed() -> None:
@@ -435,7 +478,9 @@ async def test_a_cancelled_caller_stops_the_tool_and_is_held_no_longer_than_the_
     until.set()
 
 
-async def test_calls_that_never_stop_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_that_never_stop_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With so many that hang no other is begun, and once they have ended calls are made again."""
     monkeypatch.setattr(gate, "GRACE_SECONDS", 0.0)
     until = asyncio.Event()
@@ -458,7 +503,12 @@ def test_rules_are_looked_up_for_each_call() -> None:
     rules: list[Rule] = []
     gate = Gate([Book()], lambda: rules)
     found = []
-    for each in ([], [Rule("allow", "note", "book red")], [Rule("deny", "note"), Rule("allow", "*")], []):
+    for each in (
+        [],
+        [Rule("allow", "note", "book red")],
+        [Rule("deny", "note"), Rule("allow", "*")],
+        [],
+    ):
         rules[:] = each
         found.append(type(gate.weigh("note", '{"book":"red"}', CALL, allowed=())))
     assert found == [Asks, Allowed, Done, Asks]
@@ -490,9 +540,17 @@ class Careful(Book):
 
 def test_a_call_that_always_asks_is_allowed_by_nothing_but_a_person() -> None:
     """No rule and no conversation stands for it; and it can still be forbidden."""
-    gate = Gate([Careful(asks=False)], lambda: [Rule("allow", "*"), Rule("deny", "note", "* white")])
-    black = gate.weigh("note", '{"book":"black"}', CALL, allowed=[Rule("allow", "note")])
+    gate = Gate(
+        [Careful(asks=False)],
+        lambda: [Rule("allow", "*"), Rule("deny", "note", "* white")],
+    )
+    black = gate.weigh(
+        "note", '{"book":"black"}', CALL, allowed=[Rule("allow", "note")]
+    )
     assert isinstance(black, Asks)
     assert not black.standing
     assert isinstance(gate.weigh("note", '{"book":"red"}', CALL, allowed=()), Allowed)
-    assert isinstance(gate.weigh("note", '{"book":"white"}', CALL, allowed=[Rule("allow", "note")]), Done)
+    assert isinstance(
+        gate.weigh("note", '{"book":"white"}', CALL, allowed=[Rule("allow", "note")]),
+        Done,
+    )

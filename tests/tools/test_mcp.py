@@ -83,11 +83,15 @@ async def connected(tmp_path: Path, *servers: McpSettings) -> AsyncIterator[McpS
         await found.close()
 
 
-async def done(servers: McpServers, tool: str, text: str = "hi", gate: Gate | None = None) -> Done:
+async def done(
+    servers: McpServers, tool: str, text: str = "hi", gate: Gate | None = None
+) -> Done:
     """What comes of a call, through a gate that allows everything."""
     gate = gate or Gate(servers.tools(()), lambda: [Rule("allow", "*")])
     arguments = msgspec.json.encode({"text": text}).decode()
-    permit = gate.weigh(tool, arguments, Where("local", "c", 1, "1", Path("/")), allowed=())
+    permit = gate.weigh(
+        tool, arguments, Where("local", "c", 1, "1", Path("/")), allowed=()
+    )
     assert isinstance(permit, Allowed), permit
     return await gate.perform(permit, approved_arguments=None)
 
@@ -106,7 +110,10 @@ async def eventually(found: Callable[[], Any]) -> Any:
 
 def alive(process: int) -> bool:
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return (
+            Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+            != "Z"
+        )
     except OSError:
         return False
 
@@ -115,22 +122,38 @@ def alive(process: int) -> bool:
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_tools_are_offered_with_what_they_may_do(tmp_path: Path, transport: str) -> None:
+async def test_tools_are_offered_with_what_they_may_do(
+    tmp_path: Path, transport: str
+) -> None:
     """Everything asks and is done once; what a trusted server says about its tools counts. Texts come cleaned."""
     with own(transport) as plain, own(transport, "sure", trusted=True) as trusted:
         async with connected(tmp_path, plain, trusted) as servers:
             ours, sure = (
-                {each.name: each for each in standing(servers, name).tools} for name in ("own", "sure")
+                {each.name: each for each in standing(servers, name).tools}
+                for name in ("own", "sure")
             )
-            assert {(each.effect, each.asks) for each in ours.values()} == {("once", True)}
-            assert (sure["sure__echo"].effect, sure["sure__echo"].asks) == ("pure", False)
-            assert (sure["sure__again"].effect, sure["sure__again"].asks) == ("idempotent", True)
-            assert (sure["sure__note"].effect, sure["sure__note"].asks) == ("once", True)
+            assert {(each.effect, each.asks) for each in ours.values()} == {
+                ("once", True)
+            }
+            assert (sure["sure__echo"].effect, sure["sure__echo"].asks) == (
+                "pure",
+                False,
+            )
+            assert (sure["sure__again"].effect, sure["sure__again"].asks) == (
+                "idempotent",
+                True,
+            )
+            assert (sure["sure__note"].effect, sure["sure__note"].asks) == (
+                "once",
+                True,
+            )
             assert ours["own__echo"].description == "Says it again."
             (odd,) = [name for name in ours if name.startswith("own__wei_e")]
             assert len(odd) == 64
             assert await done(servers, odd) == Done("done", "hi")
-            assert await done(servers, "own__echo", "a\x07b") == Done("done", "a\ufffdb")
+            assert await done(servers, "own__echo", "a\x07b") == Done(
+                "done", "a\ufffdb"
+            )
             assert await done(servers, "own__fail") == Done("failed", "hi")
             assert (await done(servers, "own__picture")).text == (
                 "[image, not shown: image/png, about 3,000 bytes]\n[resource_link, not shown: file:///a]\nhi"
@@ -139,80 +162,141 @@ async def test_tools_are_offered_with_what_they_may_do(tmp_path: Path, transport
 
 @pytest.mark.parametrize(
     ("tool", "fits"),
-    [("*_file", False), ("*", True), ("own__*", True), ("*__write_file", True), ("[!x]*e", False)],
+    [
+        ("*_file", False),
+        ("*", True),
+        ("own__*", True),
+        ("*__write_file", True),
+        ("[!x]*e", False),
+    ],
 )
-def test_a_server_does_not_name_itself_into_a_rule_for_others(tool: str, *, fits: bool) -> None:
+def test_a_server_does_not_name_itself_into_a_rule_for_others(
+    tool: str, *, fits: bool
+) -> None:
     """A pattern for several tools allows those of a server only where it says so; what it forbids, it forbids there too."""
     touches = 'own: write_file {"path":"x"}'
     assert Rule("allow", tool).fits("own__write_file", touches) == fits
     assert Rule("deny", tool).fits("own__write_file", touches)
 
 
-async def test_a_yes_for_the_conversation_is_for_these_arguments(tmp_path: Path) -> None:
+async def test_a_yes_for_the_conversation_is_for_these_arguments(
+    tmp_path: Path,
+) -> None:
     """Other arguments, more of them, and another tool ask."""
     with own("stdio") as settings:
         async with connected(tmp_path, settings) as servers:
-            gate, where = Gate(servers.tools(())), Where("local", "c", 1, "1", Path("/"))
+            gate, where = (
+                Gate(servers.tools(())),
+                Where("local", "c", 1, "1", Path("/")),
+            )
             first = gate.weigh("own__note", '{"text": "a[*]"}', where, allowed=())
             assert isinstance(first, Asks)
             assert first.rule is not None
             allowed = [first.rule]
-            assert isinstance(gate.weigh("own__note", '{"text":"a[*]"}', where, allowed=allowed), Allowed)
+            assert isinstance(
+                gate.weigh("own__note", '{"text":"a[*]"}', where, allowed=allowed),
+                Allowed,
+            )
             for other in ('{"text":"a*"}', '{"text":"a[*]","to":"b"}', "{}"):
-                assert isinstance(gate.weigh("own__note", other, where, allowed=allowed), Asks)
-            assert isinstance(gate.weigh("own__fail", '{"text": "a[*]"}', where, allowed=allowed), Asks)
+                assert isinstance(
+                    gate.weigh("own__note", other, where, allowed=allowed), Asks
+                )
+            assert isinstance(
+                gate.weigh("own__fail", '{"text": "a[*]"}', where, allowed=allowed),
+                Asks,
+            )
 
 
-async def test_what_a_rule_forbids_is_forbidden_however_long_the_arguments_are(tmp_path: Path) -> None:
+async def test_what_a_rule_forbids_is_forbidden_however_long_the_arguments_are(
+    tmp_path: Path,
+) -> None:
     """Also behind words that nobody asked for, which stand before it."""
     with own("stdio") as settings:
         async with connected(tmp_path, settings) as servers:
-            gate = Gate(servers.tools(()), lambda: [Rule("deny", "own__*", "*secret*"), Rule("allow", "*")])
-            arguments = msgspec.json.encode({"a": "x" * 5000, "text": "secret"}).decode()
-            found = gate.weigh("own__note", arguments, Where("local", "c", 1, "1", Path("/")), allowed=())
+            gate = Gate(
+                servers.tools(()),
+                lambda: [Rule("deny", "own__*", "*secret*"), Rule("allow", "*")],
+            )
+            arguments = msgspec.json.encode(
+                {"a": "x" * 5000, "text": "secret"}
+            ).decode()
+            found = gate.weigh(
+                "own__note",
+                arguments,
+                Where("local", "c", 1, "1", Path("/")),
+                allowed=(),
+            )
             assert isinstance(found, Done)
             assert found.outcome == "denied"
-            arguments = msgspec.json.encode({"text": "x" * 600_000}).decode()  # an event has an end
-            found = gate.weigh("own__note", arguments, Where("local", "c", 1, "1", Path("/")), allowed=())
+            # an event has an end
+            arguments = msgspec.json.encode({"text": "x" * 600_000}).decode()
+            found = gate.weigh(
+                "own__note",
+                arguments,
+                Where("local", "c", 1, "1", Path("/")),
+                allowed=(),
+            )
             assert isinstance(found, Done)
 
 
-async def test_a_program_gets_only_what_it_is_given_and_a_key_goes_to_its_header(tmp_path: Path) -> None:
+async def test_a_program_gets_only_what_it_is_given_and_a_key_goes_to_its_header(
+    tmp_path: Path,
+) -> None:
     """Nothing else of our environment; a wrong key and a variable that is not set are told, and not the key."""
     file = tmp_path / "config.toml"
     with over_http("--key") as url:
         file.write_text(
             f'{SECTION}env = ["SHOWN", "MISSING"]\n[mcp.far]\nurl = "{url}"\nkey = "env:K"\nheader = "x-key"\n'
         )
-        env = {"TENAX_HOME": str(tmp_path), "PATH": os.environ["PATH"], "SHOWN": "value-1", "HIDDEN": "x"}
+        env = {
+            "TENAX_HOME": str(tmp_path),
+            "PATH": os.environ["PATH"],
+            "SHOWN": "value-1",
+            "HIDDEN": "x",
+        }
         config = load(env | {"K": "wrong-key"})
         async with connected(tmp_path, *config.mcp.values()) as servers:
             assert (
-                standing(servers, "own").error == "The variable MISSING, which it is to be given, is not set."
+                standing(servers, "own").error
+                == "The variable MISSING, which it is to be given, is not set."
             )
-            assert standing(servers, "far").error == "It wants a key, or another one (HTTP 401)."
+            assert (
+                standing(servers, "far").error
+                == "It wants a key, or another one (HTTP 401)."
+            )
             servers.use(load(env | {"K": KEY, "MISSING": "here"}).mcp)
             await servers.settled(SECONDS)
             assert (await done(servers, "far__echo")).outcome == "done"
             given = set((await done(servers, "own__env")).text.split())
-            assert given - {"PWD", "LC_CTYPE", "_", "SHLVL", "OLDPWD"} == {"PATH", "SHOWN", "MISSING"}
+            assert given - {"PWD", "LC_CTYPE", "_", "SHLVL", "OLDPWD"} == {
+                "PATH",
+                "SHOWN",
+                "MISSING",
+            }
     assert "wrong-key" not in repr(config)
-    assert {"wrong-key", "value-1"} == set(secrets(config))  # so no tool's output holds them
+    # so no tool's output holds them
+    assert {"wrong-key", "value-1"} == set(secrets(config))
 
 
 async def test_a_program_starts_where_no_command_writes(tmp_path: Path) -> None:
     """In a private folder, by the server and by `tenax mcp`: a module that a command planted is not run."""
     (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "planted.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    (tmp_path / "work" / "planted.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w')"
+    )
     start = f"pwd >> {tmp_path}/where; exec {sys.executable} -m planted"
-    config = home_of(tmp_path, section=f"[mcp.own]\ncommand = {['/bin/sh', '-c', start]}\n")
+    config = home_of(
+        tmp_path, section=f"[mcp.own]\ncommand = {['/bin/sh', '-c', start]}\n"
+    )
     assert config.tools_folder == tmp_path / "work"
     async with Runtime(config, models=[ScriptedModel([])]) as runtime:
         await runtime.mcp.settled(SECONDS)
         assert "No module named planted" in runtime.mcp.standing()[0].error
     command = [sys.executable, "-P", "-m", "tenax", "mcp"]
     env = {**os.environ, "TENAX_HOME": str(tmp_path)}
-    shown = await asyncio.to_thread(subprocess.check_output, command, env=env, text=True, timeout=SECONDS)
+    shown = await asyncio.to_thread(
+        subprocess.check_output, command, env=env, text=True, timeout=SECONDS
+    )
     assert "No module named planted" in shown
     assert set((tmp_path / "where").read_text().split()) == {str(tmp_path / "servers")}
     assert (tmp_path / "servers").stat().st_mode & 0o777 == 0o700
@@ -223,11 +307,17 @@ async def test_a_program_starts_where_no_command_writes(tmp_path: Path) -> None:
     ("section", "said"),
     [
         ("[mcp.a]\n", "needs either a command or a url"),
-        ('[mcp.a]\ncommand = ["x"]\nurl = "http://x"', "needs either a command or a url"),
+        (
+            '[mcp.a]\ncommand = ["x"]\nurl = "http://x"',
+            "needs either a command or a url",
+        ),
         ('[mcp.a]\ncommand = ["x", ""]', "needs either a command or a url"),
         ('[mcp.A__b]\ncommand = ["x"]', "cannot be the name of a server"),
         ('[mcp.a]\nurl = "ftp://x"', "mcp.a.url in .* is no address"),
-        ('[mcp.a]\nurl = "http://x"\nkey = "sk-1"', 'must be "env:NAME" or "secret:NAME"'),
+        (
+            '[mcp.a]\nurl = "http://x"\nkey = "sk-1"',
+            'must be "env:NAME" or "secret:NAME"',
+        ),
         ('[mcp.a]\nurl = "http://x"\nheader = "b"', "has header and no key"),
         ('[mcp.a]\nurl = "http://x"\nenv = ["b"]', "has env and no command"),
         ('[mcp.a]\ncommand = "x"', "must be a list"),
@@ -247,11 +337,16 @@ async def test_a_prompt_is_not_filled_with_tools(tmp_path: Path) -> None:
     many = McpSettings(name="many", command=(*OWN, "--many"))
     async with connected(tmp_path, many) as servers:
         found = standing(servers, "many")
-        assert (len(found.tools), found.error) == (19, "Left out, too many or too long: 281 of its tools.")
+        assert (len(found.tools), found.error) == (
+            19,
+            "Left out, too many or too long: 281 of its tools.",
+        )
         assert len(msgspec.json.encode(Gate(servers.tools(())).specs())) < 100_000
 
 
-async def test_without_its_package_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_its_package_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And nothing else is the worse for it."""
 
     def missing(name: str) -> None:
@@ -259,7 +354,10 @@ async def test_without_its_package_it_is_said(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(module, "import_module", missing)
     async with connected(tmp_path, McpSettings(name="own", command=OWN)) as servers:
-        assert standing(servers, "own").error == "Its package is not installed: pip install 'tenax[mcp]'"
+        assert (
+            standing(servers, "own").error
+            == "Its package is not installed: pip install 'tenax[mcp]'"
+        )
 
 
 # -- what nothing harms --------------------------------------------------------------------------------------
@@ -275,9 +373,7 @@ async def test_a_server_that_misbehaves_harms_nobody_else(
     leap = clock_ahead(monkeypatch)
     lost = "The connection to own was lost. It may have done it, or a part of it."
     unread = "Its answer cannot be read, or is too long."
-    late = (
-        f"own__hang was stopped because it took more than {SECONDS:g} seconds. It may have done a part of it."
-    )
+    late = f"own__hang was stopped because it took more than {SECONDS:g} seconds. It may have done a part of it."
     said = {
         "hang": (late, ""),
         "complain": ("hi", ""),
@@ -285,7 +381,12 @@ async def test_a_server_that_misbehaves_harms_nobody_else(
         "line": (lost, "It sent a message of more than 4,194,304 bytes.")
         if transport == "stdio"
         else (unread, ""),
-        "flood": (lost, "It sent more than 2,000 messages in 10 seconds." if transport == "stdio" else ""),
+        "flood": (
+            lost,
+            "It sent more than 2,000 messages in 10 seconds."
+            if transport == "stdio"
+            else "",
+        ),
     }
     with own(transport) as bad, own("stdio", "good") as good:
         async with connected(tmp_path, bad, good) as servers:
@@ -293,8 +394,14 @@ async def test_a_server_that_misbehaves_harms_nobody_else(
             for tool, (sentence, error) in said.items():
                 assert await beside(servers, gate, tool, leap) == sentence
                 if error:
-                    await eventually(lambda error=error: standing(servers, "own").error.startswith(error))
-                assert await done(servers, "own__echo", gate=gate) == Done("done", "hi"), tool
+                    await eventually(
+                        lambda error=error: standing(servers, "own").error.startswith(
+                            error
+                        )
+                    )
+                assert await done(servers, "own__echo", gate=gate) == Done(
+                    "done", "hi"
+                ), tool
             assert await beside(servers, gate, "die", leap) == lost
             if transport == "stdio":
                 found = await eventually(lambda: standing(servers, "own").error)
@@ -307,7 +414,9 @@ async def test_a_server_that_misbehaves_harms_nobody_else(
             assert await done(servers, "good__echo", gate=gate) == Done("done", "hi")
 
 
-async def beside(servers: McpServers, gate: Gate, tool: str, leap: Callable[[float], None]) -> str:
+async def beside(
+    servers: McpServers, gate: Gate, tool: str, leap: Callable[[float], None]
+) -> str:
     """What the bad one says to this call, while its neighbour answers another."""
     call = asyncio.create_task(done(servers, f"own__{tool}", gate=gate))
     assert await done(servers, "good__echo", gate=gate) == Done("done", "hi")
@@ -357,7 +466,11 @@ async def test_a_call_that_comes_back_late_from_a_lost_connection_leaves_the_nex
         late = asyncio.create_task(done(servers, "own__echo", gate=gate))
         await eventually(begun.is_set)
         monkeypatch.setattr(module, "FRESH_SECONDS", SECONDS)
-        await eventually(lambda: [each for each in servers.tools(()) if "Changed" in each.description])
+        await eventually(
+            lambda: [
+                each for each in servers.tools(()) if "Changed" in each.description
+            ]
+        )
         new = Gate(servers.tools(()), lambda: [Rule("allow", "*")])
         assert (await done(servers, "own__die", gate=new)).outcome == "failed"
         await eventually(lambda: standing(servers, "own").state == "waiting")
@@ -367,9 +480,13 @@ async def test_a_call_that_comes_back_late_from_a_lost_connection_leaves_the_nex
         assert await done(servers, "own__echo", gate=gate) == Done("done", "hi")
 
 
-async def test_a_server_that_ends_when_it_is_asked_what_it_is_is_reached_the_old_way(tmp_path: Path) -> None:
+async def test_a_server_that_ends_when_it_is_asked_what_it_is_is_reached_the_old_way(
+    tmp_path: Path,
+) -> None:
     """With the second try."""
-    async with connected(tmp_path, McpSettings(name="own", command=(*OWN, "--strict"))) as servers:
+    async with connected(
+        tmp_path, McpSettings(name="own", command=(*OWN, "--strict"))
+    ) as servers:
         await eventually(lambda: standing(servers, "own").state == "ready")
         assert await done(servers, "own__echo") == Done("done", "hi")
 
@@ -386,7 +503,11 @@ async def test_closing_takes_no_time_and_leaves_no_process(tmp_path: Path) -> No
     await eventually(lambda: standing(servers, "own").state == "ready")
     pids = [int(each) for each in (await done(servers, "own__child")).text.split()]
     pids.append(
-        int(await eventually(lambda: (tmp_path / "deaf").exists() and (tmp_path / "deaf").read_text()))
+        int(
+            await eventually(
+                lambda: (tmp_path / "deaf").exists() and (tmp_path / "deaf").read_text()
+            )
+        )
     )
     assert all(map(alive, pids))
     began = time.monotonic()
@@ -419,7 +540,9 @@ async def test_what_is_told_to_end_twice_leaves_no_file_open(
         await eventually(lambda: open_files() <= before)
 
 
-async def test_a_process_that_may_open_no_more_files_loses_none_with_every_try(tmp_path: Path) -> None:
+async def test_a_process_that_may_open_no_more_files_loses_none_with_every_try(
+    tmp_path: Path,
+) -> None:
     """The n-th file that is needed is refused, for every n, until the server is reached."""
     most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     async with connected(tmp_path, McpSettings(name="own", command=OWN)) as servers:
@@ -429,7 +552,9 @@ async def test_a_process_that_may_open_no_more_files_loses_none_with_every_try(t
         free = (number for number in count() if number not in before)
         resource.setrlimit(resource.RLIMIT_NOFILE, (next(islice(free, n, None)), hard))
         try:
-            async with connected(tmp_path, McpSettings(name="own", command=OWN)) as servers:
+            async with connected(
+                tmp_path, McpSettings(name="own", command=OWN)
+            ) as servers:
                 found = standing(servers, "own")
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
@@ -442,7 +567,8 @@ async def test_a_process_that_may_open_no_more_files_loses_none_with_every_try(t
 
 def open_files() -> set[int]:
     found = {int(each.name) for each in Path("/proc/self/fd").iterdir()}
-    return {each for each in found if Path(f"/proc/self/fd/{each}").exists()}  # not the one of this look
+    # not the one of this look
+    return {each for each in found if Path(f"/proc/self/fd/{each}").exists()}
 
 
 # -- in a conversation ---------------------------------------------------------------------------------------
@@ -460,8 +586,15 @@ def use(tool: str, text: str = "hi") -> Reply:
 async def test_nothing_is_called_without_the_gate(tmp_path: Path) -> None:
     """It waits for a person, who reads what it would do; a rule forbids; another user has no servers at all."""
     file = tmp_path / "notes"
-    config = home_of(tmp_path, '[[rules]]\nverdict = "deny"\ntool = "own__*"\ntouches = "*forbidden*"\n')
-    script: list[Reply | str] = [use("note", str(file)), use("note", "forbidden"), "Done."]
+    config = home_of(
+        tmp_path,
+        '[[rules]]\nverdict = "deny"\ntool = "own__*"\ntouches = "*forbidden*"\n',
+    )
+    script: list[Reply | str] = [
+        use("note", str(file)),
+        use("note", "forbidden"),
+        "Done.",
+    ]
     async with Runtime(config, models=[ScriptedModel(script)]) as runtime:
         await runtime.mcp.settled(SECONDS)
         name = await runtime.new()
@@ -477,9 +610,13 @@ async def test_nothing_is_called_without_the_gate(tmp_path: Path) -> None:
         assert (first.outcome, second.outcome) == ("done", "denied")
         assert len(file.read_text().splitlines()) == 1
         journal = runtime.journal.journal.of("berta")
-        async with Runtime(config, user="berta", journal=journal, models=[ScriptedModel(["x"])]) as other:
+        async with Runtime(
+            config, user="berta", journal=journal, models=[ScriptedModel(["x"])]
+        ) as other:
             assert other.mcp.standing() == []
-            assert not [each for each in other.agent.gate.tools() if isinstance(each, McpTool)]
+            assert not [
+                each for each in other.agent.gate.tools() if isinstance(each, McpTool)
+            ]
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
@@ -490,16 +627,32 @@ async def test_tools_that_change_in_a_turn_are_refused_until_the_next(
     if transport == "http":
         monkeypatch.setattr(module, "FRESH_SECONDS", 0.0)
     with own(transport) as settings:
-        section = SECTION if transport == "stdio" else f'[mcp.own]\nurl = "{settings.url}"\n'
-        script: list[Reply | str] = [use("change"), use("echo"), "Done.", use("echo"), "Done."]
-        async with Runtime(home_of(tmp_path, ALLOW, section), models=[ScriptedModel(script)]) as runtime:
+        section = (
+            SECTION if transport == "stdio" else f'[mcp.own]\nurl = "{settings.url}"\n'
+        )
+        script: list[Reply | str] = [
+            use("change"),
+            use("echo"),
+            "Done.",
+            use("echo"),
+            "Done.",
+        ]
+        async with Runtime(
+            home_of(tmp_path, ALLOW, section), models=[ScriptedModel(script)]
+        ) as runtime:
             await runtime.mcp.settled(SECONDS)
             name = await runtime.new()
             for _ in range(2):
                 await settled(runtime, name, (await runtime.submit(name, "Go.")).seq)
-            assert [(each.outcome, each.text) for each in await told(runtime, name, ToolFinished)] == [
+            assert [
+                (each.outcome, each.text)
+                for each in await told(runtime, name, ToolFinished)
+            ] == [
                 ("done", "hi"),
-                ("failed", "own was not called: its tools changed. (the next turn has the new ones)"),
+                (
+                    "failed",
+                    "own was not called: its tools changed. (the next turn has the new ones)",
+                ),
                 ("done", "hi"),
             ]
             assert len(await told(runtime, name, ContextOpened)) == 2
@@ -509,7 +662,9 @@ async def test_nobody_waits_for_a_server(tmp_path: Path) -> None:
     """A turn is answered without it; the next has its tools; after a restart they are known before it is up."""
     go = tmp_path / "go"
     wait = f"while ! test -e {go}; do sleep 0.05; done; exec {' '.join(OWN)}"
-    config = home_of(tmp_path, ALLOW, f"[mcp.own]\ncommand = {['/bin/sh', '-c', wait]}\n")
+    config = home_of(
+        tmp_path, ALLOW, f"[mcp.own]\ncommand = {['/bin/sh', '-c', wait]}\n"
+    )
     script: list[Reply | str] = ["One.", use("echo"), "Two.", use("echo"), "Three."]
     async with Runtime(config, models=[ScriptedModel(script)]) as runtime:
         name = await runtime.new()
@@ -521,10 +676,14 @@ async def test_nobody_waits_for_a_server(tmp_path: Path) -> None:
     go.unlink()
     async with Runtime(config, models=[ScriptedModel(script)]) as runtime:
         seq = (await runtime.submit(name, "Go.")).seq
-        await until(runtime, name, "tool.started", 2)  # the server is not up, and its tool is known
+        # the server is not up, and its tool is known
+        await until(runtime, name, "tool.started", 2)
         go.touch()
         await settled(runtime, name, seq)
-        assert [each.outcome for each in await told(runtime, name, ToolFinished)] == ["done", "done"]
+        assert [each.outcome for each in await told(runtime, name, ToolFinished)] == [
+            "done",
+            "done",
+        ]
         assert len(await events_of(runtime, name, "context.opened")) == 2
 
 
@@ -533,7 +692,9 @@ def serve(teller: Teller, url: str, home: str, conversation: str) -> None:
 
     async def work() -> None:
         script = Script.read(Path(home) / "script.json")
-        async with Runtime(config_of(url, Path(home)), models=[ScriptedModel(script)]) as runtime:
+        async with Runtime(
+            config_of(url, Path(home)), models=[ScriptedModel(script)]
+        ) as runtime:
             await runtime.mcp.settled(SECONDS)
             await runtime.submit(conversation, "Go.")
             await all_answered(runtime, conversation)
@@ -542,8 +703,12 @@ def serve(teller: Teller, url: str, home: str, conversation: str) -> None:
     teller.tell("done")
 
 
-@pytest.mark.parametrize(("tool", "outcome", "calls"), [("slow", "unknown", 1), ("again", "done", 2)])
-async def test_kill_9_in_the_middle_of_a_call(tmp_path: Path, tool: str, outcome: str, calls: int) -> None:
+@pytest.mark.parametrize(
+    ("tool", "outcome", "calls"), [("slow", "unknown", 1), ("again", "done", 2)]
+)
+async def test_kill_9_in_the_middle_of_a_call(
+    tmp_path: Path, tool: str, outcome: str, calls: int
+) -> None:
     """What may be done once is not done again, and is unknown; what a trusted server may repeat is. Its processes are gone."""
     file = tmp_path / "notes"
     config = home_of(tmp_path, f"trusted = true\n{ALLOW}")
@@ -556,7 +721,9 @@ async def test_kill_9_in_the_middle_of_a_call(tmp_path: Path, tool: str, outcome
     await eventually(lambda: not alive(int(process)))
     async with Runtime(config, models=[ScriptedModel(script)]) as runtime:
         await all_answered(runtime, name)
-        assert [each.outcome for each in await told(runtime, name, ToolFinished)] == [outcome]
+        assert [each.outcome for each in await told(runtime, name, ToolFinished)] == [
+            outcome
+        ]
     assert len(file.read_text().split()) == calls
 
 
@@ -565,24 +732,48 @@ async def test_kill_9_in_the_middle_of_a_call(tmp_path: Path, tool: str, outcome
 
 async def test_real_servers_over_both_transports(tmp_path: Path) -> None:
     """`mcp-server-time` over pipes, and `duckduckgo-mcp-server`, which refuses to look at this machine, over HTTP."""
-    port = _free_port()  # one that no client is given, for it takes a while until the server is there
-    command = [sys.executable, "-m", "duckduckgo_mcp_server.server", "--transport", "streamable-http"]
+    # one that no client is given, for it takes a while until the server is there
+    port = _free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "duckduckgo_mcp_server.server",
+        "--transport",
+        "streamable-http",
+    ]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen([*command, "--port", str(port)], **quiet) as process:  # type: ignore[call-overload]  # noqa: ASYNC220
         try:
-            clock = McpSettings(name="time", command=(sys.executable, "-m", "mcp_server_time"), trusted=True)
+            clock = McpSettings(
+                name="time",
+                command=(sys.executable, "-m", "mcp_server_time"),
+                trusted=True,
+            )
             web = McpSettings(name="web", url=f"http://127.0.0.1:{port}/mcp")
             async with connected(tmp_path, clock, web) as servers:
-                await eventually(lambda: {each.state for each in servers.standing()} == {"ready"})
+                await eventually(
+                    lambda: {each.state for each in servers.standing()} == {"ready"}
+                )
                 gate = Gate(servers.tools(()), lambda: [Rule("allow", "*")])
                 where = Where("local", "c", 1, "1", Path("/"))
                 for tool, arguments, said in (
-                    ("time__get_current_time", '{"timezone":"Europe/Paris"}', '"timezone": "Europe/Paris"'),
-                    ("web__fetch_content", '{"url":"http://127.0.0.1:9/"}', "Refusing to fetch"),
+                    (
+                        "time__get_current_time",
+                        '{"timezone":"Europe/Paris"}',
+                        '"timezone": "Europe/Paris"',
+                    ),
+                    (
+                        "web__fetch_content",
+                        '{"url":"http://127.0.0.1:9/"}',
+                        "Refusing to fetch",
+                    ),
                 ):
                     permit = gate.weigh(tool, arguments, where, allowed=())
                     assert isinstance(permit, Allowed)
-                    assert said in (await gate.perform(permit, approved_arguments=None)).text
+                    assert (
+                        said
+                        in (await gate.perform(permit, approved_arguments=None)).text
+                    )
         finally:
             process.kill()
 
@@ -605,12 +796,17 @@ def test_servers_are_added_trusted_and_removed_while_it_serves(tmp_path: Path) -
         page.post("/mcp/trust", {"name": "own", "trusted": True}, status=200)
         until_ready(page)
         (found,) = page.get("/mcp")["servers"]
-        assert next(each["asks"] for each in found["tools"] if each["name"] == "own__echo") is False
+        assert (
+            next(each["asks"] for each in found["tools"] if each["name"] == "own__echo")
+            is False
+        )
         listed = served.tenax("mcp").stdout.splitlines()
         assert listed[0].startswith("own  ready, trusted  ")
         assert "    own__echo  pure, does not ask" in listed
         assert "    own__note  once, asks" in listed
-        assert page.http.delete("/api/mcp", params={"name": "own"}).json() == {"servers": []}
+        assert page.http.delete("/api/mcp", params={"name": "own"}).json() == {
+            "servers": []
+        }
         assert "mcp" not in (tmp_path / "config.toml").read_text()
 
 

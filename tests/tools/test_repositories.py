@@ -43,10 +43,15 @@ def is_sure(found: Found) -> bool:
     return not (found.fresh_links or found.is_exchanged or found.is_torn)
 
 
-@pytest.mark.parametrize("moments", [set(each) for n in range(5) for each in combinations(MOMENTS, n)])
+@pytest.mark.parametrize(
+    "moments", [set(each) for n in range(5) for each in combinations(MOMENTS, n)]
+)
 @pytest.mark.parametrize("is_link_first", [False, True])
 def test_a_repository_that_is_exchanged_during_a_look_is_not_missed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, moments: set[str], is_link_first: bool
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    moments: set[str],
+    is_link_first: bool,
 ) -> None:
     """It is exchanged after the look at any of the folders, in both directions."""
     names, left = (folder / "repo/.git", folder / "link"), set(moments)
@@ -114,7 +119,9 @@ def test_a_mounted_folder_is_not_taken_for_one_that_was_exchanged(folder: Path) 
     command: list[str | Path] = ["bwrap", "--dev-bind", "/", "/", "--tmpfs", folder / "mounted",
                "--bind", folder / "repo/.git", folder / "other/.git",
                sys.executable, "-c", LOOK, folder]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, check=False
+    )
     assert done.stderr == ""
     paths = "other/.git/config other/.git/hooks repo/.git/config repo/.git/hooks"
     assert done.stdout.splitlines() == [f"False False {paths}"] * 2
@@ -173,7 +180,9 @@ def test_folders_in_a_git_directory_hide_no_other_repository(folder: Path) -> No
 
 def test_more_included_files_than_can_be_protected_are_refused(folder: Path) -> None:
     """They would use up what is looked at, and leave the files of another repository open."""
-    lines = "".join(f"path = ../x{number}\n" for number in range(repositories._INCLUDES_MAX + 1))
+    lines = "".join(
+        f"path = ../x{number}\n" for number in range(repositories._INCLUDES_MAX + 1)
+    )
     make_git(folder / ".git")
     (folder / ".git/config").write_text(f"[include]\n{lines}")
     assert "include more than 200 files" in str(find_repositories(folder).refusal)
@@ -190,14 +199,18 @@ def test_more_worktrees_than_can_be_protected_are_refused(folder: Path) -> None:
 def test_a_folder_on_the_way_to_missing_hooks_is_held(folder: Path) -> None:
     """A link in its place would lead git to other hooks."""
     (folder / "repo/.husky").mkdir()
-    (folder / "repo/.git/config").write_text("[core]\n# a comment that ends with \\\nhooksPath = .husky/_\n")
+    (folder / "repo/.git/config").write_text(
+        "[core]\n# a comment that ends with \\\nhooksPath = .husky/_\n"
+    )
     found = find_repositories(folder)
     assert "repo/.husky" in {place.path for place in found.places}
     assert found.forbidden["repo/.husky/_"] == "repo/.husky"
 
 
 @pytest.mark.parametrize("partner", ["a file", "a folder", "a repository"])
-def test_a_repository_that_was_moved_a_moment_ago_is_noted(folder: Path, partner: str) -> None:
+def test_a_repository_that_was_moved_a_moment_ago_is_noted(
+    folder: Path, partner: str
+) -> None:
     """Whatever was exchanged with it: the next look may find something else."""
     other = folder / "other"
     if partner == "a file":

@@ -29,7 +29,14 @@ import pytest
 from tenax.errors import ConfigError, ToolFailed
 from tenax.tools import repositories, sandbox
 from tenax.tools.base import Call
-from tenax.tools.files import EditFile, EditFileArgs, ReadFile, ReadFileArgs, WriteFile, WriteFileArgs
+from tenax.tools.files import (
+    EditFile,
+    EditFileArgs,
+    ReadFile,
+    ReadFileArgs,
+    WriteFile,
+    WriteFileArgs,
+)
 from tenax.tools.finding import SearchFiles, SearchFilesArgs
 from tenax.tools.gate import Done
 from tenax.tools.sandbox import Running, Sandbox, start_bare
@@ -37,7 +44,11 @@ from tests.support.bubblewrap import ORDINARY, ROOT, find_bwrap, inside, try_all
 from tests.support.races import Report, race
 from tests.support.remembering import until
 
-USERS = {"root": 0, "ordinary": ORDINARY} if os.getuid() == 0 else {"ourselves": os.getuid()}
+USERS = (
+    {"root": 0, "ordinary": ORDINARY}
+    if os.getuid() == 0
+    else {"ourselves": os.getuid()}
+)
 PTRACE, KEYCTL = {"x86_64": (101, 250), "aarch64": (117, 219)}[platform.machine()]
 
 HOME = Path.home()
@@ -103,14 +114,24 @@ def tried(request: pytest.FixtureRequest) -> Tried:
     find_bwrap()
     user = USERS[request.param]
     home = Path(tempfile.mkdtemp(prefix="tenax-sandbox-", dir=PLACE))
-    for name in (".ssh/id_rsa", "tenax.db", "other/file", "outside/file", "file", "folder/mine"):
+    for name in (
+        ".ssh/id_rsa",
+        "tenax.db",
+        "other/file",
+        "outside/file",
+        "file",
+        "folder/mine",
+    ):
         (home / name).parent.mkdir(exist_ok=True)
         (home / name).write_text("hunter2")
     for each in (home, *home.rglob("*")):
         os.chown(each, user, user if os.getuid() == 0 else -1)
     before, devices = _beside(home), _devices()
     abstract = f"tenax-{os.getpid()}-{user}"
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.socket(socket.AF_UNIX) as local,
+    ):
         server.setblocking(False)
         local.bind(f"\0{abstract}")
         local.listen()
@@ -144,7 +165,9 @@ def _filled(command: str, said: dict[str, object]) -> str:
 
 @contextmanager
 def _shared_memory() -> Iterator[None]:
-    made = subprocess.run(["ipcmk", "-M", "64"], capture_output=True, text=True, check=True).stdout
+    made = subprocess.run(
+        ["ipcmk", "-M", "64"], capture_output=True, text=True, check=True
+    ).stdout
     yield
     subprocess.run(["ipcrm", "-m", made.split()[-1]], check=True)
 
@@ -187,11 +210,14 @@ def _raced(user: int, runs: int) -> Report:
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_a_command_that_swaps_a_repository_for_a_link_gets_another_one_nowhere(user: str) -> None:
+def test_a_command_that_swaps_a_repository_for_a_link_gets_another_one_nowhere(
+    user: str,
+) -> None:
     """The repository, its hooks, its settings or a folder on the way: nothing outside is reached, nothing protected is written."""
     report = _raced(USERS[user], 54)
     assert (report.escaped, report.lost, report.errors) == ([], [], [])
-    assert report.ran  # no command begins while a repository is being moved, so that some are refused
+    # no command begins while a repository is being moved, so that some are refused
+    assert report.ran
 
 
 @pytest.mark.nightly
@@ -201,7 +227,8 @@ def test_a_thousand_swaps_get_nowhere(user: str) -> None:
     """The same race, a thousand times for each user."""
     report = _raced(USERS[user], 1020)
     assert (report.escaped, report.lost, report.errors) == ([], [], [])
-    assert report.ran  # no command begins while a repository is being moved, so that some are refused
+    # no command begins while a repository is being moved, so that some are refused
+    assert report.ran
 
 
 @pytest.fixture
@@ -231,9 +258,15 @@ async def test_a_command_works_in_its_folder(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("hooks", [True, False])
-async def test_what_git_runs_for_the_person_later_is_not_written(folder: Path, *, hooks: bool) -> None:
+async def test_what_git_runs_for_the_person_later_is_not_written(
+    folder: Path, *, hooks: bool
+) -> None:
     """Neither a hook nor a setting that names one, also by moving the repository away; and a commit still works."""
-    await said(await Sandbox().start("git init -q . --template=" + "; mkdir .git/hooks" * hooks, folder))
+    await said(
+        await Sandbox().start(
+            "git init -q . --template=" + "; mkdir .git/hooks" * hooks, folder
+        )
+    )
     config = (folder / ".git/config").read_text()
     tries = (
         "echo evil > .git/hooks/pre-commit",
@@ -244,24 +277,30 @@ async def test_what_git_runs_for_the_person_later_is_not_written(folder: Path, *
         "rm -rf .git/hooks .git/config",
     )
     output, _ = await said(
-        await Sandbox().start("; ".join(f"({each}) && echo DONE" for each in tries), folder)
+        await Sandbox().start(
+            "; ".join(f"({each}) && echo DONE" for each in tries), folder
+        )
     )
     assert "DONE" not in output
     assert (folder / ".git/config").read_text() == config
-    assert [each for each in (folder / ".git/hooks").iterdir() if "evil" in each.read_text()] == []
-    commit = (
-        "echo x > x && git add x && git -c user.name=a -c user.email=a@b commit -qm x && git log --oneline"
-    )
+    assert [
+        each for each in (folder / ".git/hooks").iterdir() if "evil" in each.read_text()
+    ] == []
+    commit = "echo x > x && git add x && git -c user.name=a -c user.email=a@b commit -qm x && git log --oneline"
     output, code = await said(await Sandbox().start(commit, folder))
     assert code == 0, output
 
 
-PLANT = "cp -r {git} evil; git config -f evil/config core.fsmonitor 'touch {mark}; false'; "
+PLANT = (
+    "cp -r {git} evil; git config -f evil/config core.fsmonitor 'touch {mark}; false'; "
+)
 
 
 @pytest.mark.parametrize("repository", [".", "deep/er", "sub"])
 @pytest.mark.parametrize("file", ["commondir", "config.worktree"])
-async def test_no_command_leads_git_to_other_settings(folder: Path, repository: str, file: str) -> None:
+async def test_no_command_leads_git_to_other_settings(
+    folder: Path, repository: str, file: str
+) -> None:
     """Git looks for its settings where `commondir` says, and in a file for each folder: neither is there afterwards."""
     (folder / repository).mkdir(parents=True)
     git, mark = folder / repository / ".git", folder / "ran"
@@ -273,18 +312,26 @@ async def test_no_command_leads_git_to_other_settings(folder: Path, repository: 
         git = git.rename(folder / ".git" / "modules" / "sub")
         (folder / "sub" / ".git").write_text("gitdir: ../.git/modules/sub\n")
     plant = PLANT.format(git=git, mark=mark)
-    plant += f"(echo {folder}/evil > {git}/{file})" if file == "commondir" else f"cp evil/config {git}/{file}"
+    plant += (
+        f"(echo {folder}/evil > {git}/{file})"
+        if file == "commondir"
+        else f"cp evil/config {git}/{file}"
+    )
     _, code = await said(await Sandbox().start(f"{plant}; true", folder))
     assert f"it wrote {file}" in str(code)
     assert not (git / file).exists()
     began = time.monotonic()
     _, code = await said(await Sandbox().start(f"{plant}; sleep 30", folder))
-    assert (time.monotonic() - began < 15, not (git / file).exists()) == (True, True), code
+    assert (time.monotonic() - began < 15, not (git / file).exists()) == (True, True), (
+        code
+    )
     _git(folder / repository, "status")
     assert not mark.exists()
 
 
-async def test_repositories_in_the_folder_and_what_stands_for_one_stay(folder: Path) -> None:
+async def test_repositories_in_the_folder_and_what_stands_for_one_stay(
+    folder: Path,
+) -> None:
     """A repository further down, and the file that says where that of a worktree is."""
     for name in ("nested", "tree"):
         (folder / name).mkdir(parents=True)
@@ -301,13 +348,18 @@ async def test_repositories_in_the_folder_and_what_stands_for_one_stay(folder: P
         "mv tree/.git away",
     )
     output, _ = await said(
-        await Sandbox().start("; ".join(f"({each}) && echo DONE" for each in tries), folder)
+        await Sandbox().start(
+            "; ".join(f"({each}) && echo DONE" for each in tries), folder
+        )
     )
     assert "DONE" not in output
 
 
 NAMED = {
-    "a bare repository": ("git init -q --bare store.git", ["store.git/config", "store.git/hooks/evil"]),
+    "a bare repository": (
+        "git init -q --bare store.git",
+        ["store.git/config", "store.git/hooks/evil"],
+    ),
     "the folder itself": ("git init -q --bare .", ["config", "hooks/evil"]),
     "core.hooksPath": (
         "git init -q r; mkdir r/.husky; git -C r config core.hooksPath .husky",
@@ -350,12 +402,20 @@ NAMED = {
 
 def _prepare(folder: Path, setup: str) -> None:
     folder.mkdir()
-    identity = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    subprocess.run(["bash", "-ec", setup], cwd=folder, env={**os.environ, **identity}, check=True)
+    identity = {
+        f"GIT_{who}_{what}": "a@b"
+        for who in ("AUTHOR", "COMMITTER")
+        for what in ("NAME", "EMAIL")
+    }
+    subprocess.run(
+        ["bash", "-ec", setup], cwd=folder, env={**os.environ, **identity}, check=True
+    )
 
 
 @pytest.mark.parametrize("name", NAMED)
-async def test_hooks_and_settings_that_git_finds_elsewhere_are_not_written(folder: Path, name: str) -> None:
+async def test_hooks_and_settings_that_git_finds_elsewhere_are_not_written(
+    folder: Path, name: str
+) -> None:
     """Bare repositories, and what the settings name: neither written, nor moved away, nor is a folder on the way."""
     setup, paths = NAMED[name]
     _prepare(folder, setup)
@@ -374,12 +434,21 @@ async def test_hooks_and_settings_that_git_finds_elsewhere_are_not_written(folde
 
 
 @pytest.mark.parametrize("kind", ["hooks", "include"])
-async def test_what_the_settings_name_and_is_missing_is_not_made(folder: Path, kind: str) -> None:
+async def test_what_the_settings_name_and_is_missing_is_not_made(
+    folder: Path, kind: str
+) -> None:
     """A command that makes it is ended, and it is gone afterwards."""
     (folder / "r").mkdir(parents=True)
     _git(folder / "r", "init", "-q")
-    _git(folder / "r", "config", "core.hooksPath" if kind == "hooks" else "include.path", f"{folder}/r/new")
-    _, why = await said(await Sandbox().start("echo evil > r/new; sleep 60", folder), 60)
+    _git(
+        folder / "r",
+        "config",
+        "core.hooksPath" if kind == "hooks" else "include.path",
+        f"{folder}/r/new",
+    )
+    _, why = await said(
+        await Sandbox().start("echo evil > r/new; sleep 60", folder), 60
+    )
     assert "it wrote new in a repository" in str(why)
     assert not (folder / "r" / "new").exists()
 
@@ -396,7 +465,9 @@ async def test_a_command_does_not_learn_which_files_there_are_outside(
     (folder / "r").mkdir(parents=True)
     _git(folder / "r", "init", "-q")
     _git(folder / "r", "config", "include.path", "../../a/secret")
-    _, why = await said(await Sandbox().start(f"ln -s {outside} a; sleep 60", folder), 60)
+    _, why = await said(
+        await Sandbox().start(f"ln -s {outside} a; sleep 60", folder), 60
+    )
     assert str(why).startswith("it put a link on the way to secret in a repository")
     assert not (folder / "a").is_symlink()
 
@@ -411,7 +482,9 @@ async def test_settings_that_name_very_many_hooks_are_refused(folder: Path) -> N
         await Sandbox().start("true", folder)
 
 
-async def test_a_clone_is_protected_from_a_command_that_ran_before(folder: Path) -> None:
+async def test_a_clone_is_protected_from_a_command_that_ran_before(
+    folder: Path,
+) -> None:
     """As soon as the command that made it has ended."""
     before = await Sandbox().start(
         "until [ -e go ]; do sleep 0.02; done; (echo evil > r/.git/hooks/evil) && echo DONE; (mv r away) && echo DONE",
@@ -440,14 +513,20 @@ async def test_a_folder_with_a_repository_stays_where_it_is(folder: Path) -> Non
         "rmdir way/repo",
     )
     command = "; ".join(f"({each}) && echo DONE" for each in tries)
-    output, _ = await said(await Sandbox().start(f"{command}; echo x > way/repo/x; mv way/repo/x .", folder))
+    output, _ = await said(
+        await Sandbox().start(
+            f"{command}; echo x > way/repo/x; mv way/repo/x .", folder
+        )
+    )
     assert "DONE" not in output
     assert (folder / "way" / "repo" / ".git" / "config").exists()
     assert (folder / "x").read_text() == "x\n"
 
 
 @pytest.mark.parametrize("name", [".git", ".git/config", ".git/hooks"])
-async def test_a_link_in_the_place_of_a_repository_is_refused(folder: Path, name: str) -> None:
+async def test_a_link_in_the_place_of_a_repository_is_refused(
+    folder: Path, name: str
+) -> None:
     """A command could put another there, also further down."""
     (folder / "deep").mkdir(parents=True)
     _git(folder / "deep", "init", "-q")
@@ -462,16 +541,24 @@ async def test_a_link_in_the_place_of_a_repository_is_refused(folder: Path, name
 @pytest.mark.parametrize("name", ["config", "hooks/pre-commit"])
 async def test_settings_with_a_second_name_are_refused(folder: Path, name: str) -> None:
     """A command could write them by that one. Once there is only one name, commands run."""
-    _prepare(folder, f"git init -q r; echo true > r/.git/hooks/pre-commit; ln r/.git/{name} stash")
+    _prepare(
+        folder,
+        f"git init -q r; echo true > r/.git/hooks/pre-commit; ln r/.git/{name} stash",
+    )
     with pytest.raises(ToolFailed, match=f"r/.git/{name} has another name"):
         await Sandbox().start("true", folder)
     (folder / "stash").unlink()
     assert (await said(await Sandbox().start("true", folder)))[1] == 0
 
 
-async def test_hooks_of_the_person_behind_a_link_are_refused_for_what_they_are(folder: Path) -> None:
+async def test_hooks_of_the_person_behind_a_link_are_refused_for_what_they_are(
+    folder: Path,
+) -> None:
     """It is not said that another command moves them."""
-    _prepare(folder, "git init -q .; mkdir tools; ln -s tools .husky; git config core.hooksPath .husky")
+    _prepare(
+        folder,
+        "git init -q .; mkdir tools; ln -s tools .husky; git config core.hooksPath .husky",
+    )
     with pytest.raises(ToolFailed, match=r"\.husky is a link"):
         await Sandbox().start("true", folder)
 
@@ -480,25 +567,38 @@ async def test_a_path_of_hooks_in_the_settings_of_the_person_counts_in_each_repo
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(folder.parent / "home"))
-    _prepare(folder, "git init -q r; mkdir r/own ../home; git config --global core.hooksPath own")
-    output, _ = await said(await Sandbox().start("echo evil > r/own/pre-commit", folder))
+    _prepare(
+        folder,
+        "git init -q r; mkdir r/own ../home; git config --global core.hooksPath own",
+    )
+    output, _ = await said(
+        await Sandbox().start("echo evil > r/own/pre-commit", folder)
+    )
     assert "Read-only" in output
 
 
-@pytest.mark.parametrize("path", ["s/config", "s/hooks/evil", "r/shared", "r/h/evil", "r/new", "r/HEAD"])
-async def test_the_other_tools_do_not_write_what_git_runs_either(folder: Path, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["s/config", "s/hooks/evil", "r/shared", "r/h/evil", "r/new", "r/HEAD"]
+)
+async def test_the_other_tools_do_not_write_what_git_runs_either(
+    folder: Path, path: str
+) -> None:
     _prepare(
         folder,
         "git init -q --bare s; git init -q r; cd r; mkdir h; echo x > shared; git config core.hooksPath h; "
         "git config include.path ../shared; git config --add include.path ../new",
     )
     call = Call("local", "c_1", 3, "call", folder)
-    with pytest.raises(ToolFailed, match=f"{path} is not written: git finds there what to run"):
+    with pytest.raises(
+        ToolFailed, match=f"{path} is not written: git finds there what to run"
+    ):
         await WriteFile().run(WriteFileArgs(path, "evil"), call)
     if path == "r/shared":
         with pytest.raises(ToolFailed, match="is not written"):
             await EditFile().run(EditFileArgs(path, "x", "evil"), call)
-    assert "r/readme was written" in await WriteFile().run(WriteFileArgs("r/readme", "x"), call)
+    assert "r/readme was written" in await WriteFile().run(
+        WriteFileArgs("r/readme", "x"), call
+    )
 
 
 MOVED = {
@@ -507,7 +607,11 @@ MOVED = {
         "mv r/.git/HEAD r/.git/H",
         ["r/.git/hooks/evil", "r/.git/config"],
     ),
-    "HEAD of a bare repository": ("git init -q --bare s", "mv s/HEAD s/H", ["s/hooks/evil", "s/config"]),
+    "HEAD of a bare repository": (
+        "git init -q --bare s",
+        "mv s/HEAD s/H",
+        ["s/hooks/evil", "s/config"],
+    ),
     "objects of a bare repository": (
         "git init -q --bare s",
         "mv s/objects s/o; ln -s o s/objects",
@@ -532,15 +636,21 @@ MOVED = {
 
 
 @pytest.mark.parametrize("name", MOVED)
-async def test_a_repository_is_one_whatever_a_command_moved_out_of_it(folder: Path, name: str) -> None:
+async def test_a_repository_is_one_whatever_a_command_moved_out_of_it(
+    folder: Path, name: str
+) -> None:
     """The next command cannot write its hooks and settings either."""
     setup, move, paths = MOVED[name]
     _prepare(folder, setup)
-    before = {path: (folder / path).read_text() for path in paths if (folder / path).exists()}
+    before = {
+        path: (folder / path).read_text() for path in paths if (folder / path).exists()
+    }
     await said(await Sandbox().start(move, folder))
     for path in paths:
         await said(await Sandbox().start(f"echo evil > {path}; sleep 0.2", folder))
-    assert before == {path: (folder / path).read_text() for path in paths if (folder / path).exists()}
+    assert before == {
+        path: (folder / path).read_text() for path in paths if (folder / path).exists()
+    }
 
 
 @pytest.mark.parametrize("nested", [True, False])
@@ -553,10 +663,14 @@ async def test_many_folders_hide_no_repository(
     _prepare(folder, f"git init -q {repository}")
     await said(await Sandbox().start("mkdir d{1..200}", folder))
     output, _ = await said(
-        await Sandbox().start(f"(echo evil > {repository}/.git/hooks/evil) || echo no", folder)
+        await Sandbox().start(
+            f"(echo evil > {repository}/.git/hooks/evil) || echo no", folder
+        )
     )
     assert "Read-only" in output
-    output, _ = await said(await Sandbox().start("git commit 2>&1; git worktree list", folder / repository))
+    output, _ = await said(
+        await Sandbox().start("git commit 2>&1; git worktree list", folder / repository)
+    )
     assert "[" in output  # it is still a repository that git can use
 
 
@@ -568,7 +682,8 @@ async def test_more_repositories_than_can_be_protected_are_refused(
     _prepare(folder, "git init -q p/app")
     await said(
         await Sandbox().start(
-            "for i in {1..5}; do mkdir -p d$i/objects d$i/refs; touch d$i/HEAD; done", folder
+            "for i in {1..5}; do mkdir -p d$i/objects d$i/refs; touch d$i/HEAD; done",
+            folder,
         )
     )
     with pytest.raises(ToolFailed, match="more than 5 git repositories"):
@@ -576,9 +691,12 @@ async def test_more_repositories_than_can_be_protected_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("name", "mode"), [("r/.git", 0), ("r/.git", 0o600), ("r/.git", 0o500), ("r", 0o400), ("r", 0)]
+    ("name", "mode"),
+    [("r/.git", 0), ("r/.git", 0o600), ("r/.git", 0o500), ("r", 0o400), ("r", 0)],
 )
-def test_a_repository_that_its_owner_closed_is_refused(folder: Path, name: str, mode: int) -> None:
+def test_a_repository_that_its_owner_closed_is_refused(
+    folder: Path, name: str, mode: int
+) -> None:
     """A command could open it again, and then write there. What belongs to somebody else it cannot open."""
     find_bwrap()
     user = list(USERS.values())[-1]
@@ -597,10 +715,16 @@ def test_a_repository_that_its_owner_closed_is_refused(folder: Path, name: str, 
 
 FORBIDDEN = {
     "a folder commondir": ("r/.git/commondir", "mkdir -p r/.git/commondir/x"),
-    "a folder config.worktree": ("r/.git/config.worktree", "mkdir r/.git/config.worktree"),
+    "a folder config.worktree": (
+        "r/.git/config.worktree",
+        "mkdir r/.git/config.worktree",
+    ),
     "a folder of hooks": ("r/h", "mkdir new; echo evil > new/pre-commit; mv new r/h"),
     "a link to hooks": ("r/h", "mkdir new; ln -s ../new r/h"),
-    "a closed folder": ("r/.git/commondir", "echo evil > r/.git/commondir; chmod 0 r/.git"),
+    "a closed folder": (
+        "r/.git/commondir",
+        "echo evil > r/.git/commondir; chmod 0 r/.git",
+    ),
     "HEAD beside a repository": (
         "r/HEAD",
         "cd r; rm .git/HEAD; ln -s .git/objects .git/refs .; echo ref: refs/heads/master > HEAD",
@@ -611,7 +735,9 @@ FORBIDDEN = {
 
 
 @pytest.mark.parametrize("name", FORBIDDEN)
-async def test_what_no_command_may_make_is_removed_whatever_it_is(folder: Path, name: str) -> None:
+async def test_what_no_command_may_make_is_removed_whatever_it_is(
+    folder: Path, name: str
+) -> None:
     """A folder with all that is in it, a link but not what it leads to."""
     path, command = FORBIDDEN[name]
     hooks = "gone/h" if name == "a link on the way" else "h"
@@ -663,7 +789,9 @@ async def test_a_command_that_is_given_up_while_it_ends_leaves_nothing_either(
     assert not (folder / ".git/commondir").exists()
 
 
-async def test_a_file_where_none_may_be_is_renamed_and_not_deleted(folder: Path) -> None:
+async def test_a_file_where_none_may_be_is_renamed_and_not_deleted(
+    folder: Path,
+) -> None:
     """The person may have made it while a command runs. The ending says its new name."""
     await said(await Sandbox().start("git init -q .", folder))
     running = await Sandbox().start("sleep 60", folder)
@@ -678,16 +806,25 @@ async def test_a_link_on_the_way_to_missing_settings_is_seen(folder: Path) -> No
     """Git would read what it leads to, also outside of the folder."""
     command = "git init -q .; git config include.path ../conf/local"
     await said(await Sandbox().start(command, folder))
-    _, why = await said(await Sandbox().start(f"mkdir evil; ln -s {folder}/evil conf; sleep 60", folder), 60)
+    _, why = await said(
+        await Sandbox().start(
+            f"mkdir evil; ln -s {folder}/evil conf; sleep 60", folder
+        ),
+        60,
+    )
     assert str(why).startswith("it put a link on the way to local in a repository")
     assert not (folder / "conf").is_symlink()
 
 
-async def test_settings_that_the_person_changes_again_and_again_are_protected(folder: Path) -> None:
+async def test_settings_that_the_person_changes_again_and_again_are_protected(
+    folder: Path,
+) -> None:
     """Git writes a new file each time, and a later one may get the inode of an earlier one."""
     await said(await Sandbox().start("git init -q .; touch x; git add x", folder))
     wait = "while [ ! -e go ]; do sleep 0.02; done; "
-    running = await Sandbox().start(wait + "echo evil >> .git/config && echo DONE", folder)
+    running = await Sandbox().start(
+        wait + "echo evil >> .git/config && echo DONE", folder
+    )
     for number in range(4):
         _git(folder, "config", "x.y", str(number))
         await said(await Sandbox().start("true", folder))
@@ -696,12 +833,16 @@ async def test_settings_that_the_person_changes_again_and_again_are_protected(fo
     assert "DONE" not in output
 
 
-async def test_commands_that_end_at_the_same_time_keep_their_results(folder: Path) -> None:
+async def test_commands_that_end_at_the_same_time_keep_their_results(
+    folder: Path,
+) -> None:
     """Each end protects the repositories from the others, which may end in that moment."""
     await said(await Sandbox().start("git init -q .; touch x; git add x", folder))
     for _ in range(5):
         commands = [
-            await Sandbox().start("while [ ! -e go ]; do sleep 0.01; done; echo ran", folder)
+            await Sandbox().start(
+                "while [ ! -e go ]; do sleep 0.01; done; echo ran", folder
+            )
             for _ in range(6)
         ]
         ended = asyncio.gather(*(said(command, 60) for command in commands))
@@ -710,7 +851,9 @@ async def test_commands_that_end_at_the_same_time_keep_their_results(folder: Pat
         (folder / "go").unlink()
 
 
-async def test_a_folder_in_the_place_of_settings_keeps_nothing_from_being_protected(folder: Path) -> None:
+async def test_a_folder_in_the_place_of_settings_keeps_nothing_from_being_protected(
+    folder: Path,
+) -> None:
     """Nor does it cost a descriptor."""
     _prepare(
         folder,
@@ -718,18 +861,25 @@ async def test_a_folder_in_the_place_of_settings_keeps_nothing_from_being_protec
     )
     await said(await Sandbox().start("true", folder))
     before = _open_files()
-    output, _ = await said(await Sandbox().start("echo evil > .git/modules/sub/hooks/evil", folder))
+    output, _ = await said(
+        await Sandbox().start("echo evil > .git/modules/sub/hooks/evil", folder)
+    )
     assert "Read-only" in output
     assert len(_open_files()) <= len(before)
 
 
 def _left(folder: Path, pattern: str) -> list[Path]:
     """What there is, a link that leads nowhere included."""
-    return list(folder.glob(pattern)) + [folder / pattern] * (folder / pattern).is_symlink()
+    return (
+        list(folder.glob(pattern))
+        + [folder / pattern] * (folder / pattern).is_symlink()
+    )
 
 
 def _git(folder: Path, *arguments: str) -> None:
-    subprocess.run(["git", "-C", folder, *arguments], check=False, capture_output=True, timeout=20)
+    subprocess.run(
+        ["git", "-C", folder, *arguments], check=False, capture_output=True, timeout=20
+    )
 
 
 OURS = """
@@ -750,21 +900,27 @@ def test_a_command_gets_no_descriptor_of_ours(folder: Path) -> None:
     """Not even one that this process was itself given, under the loop that the server uses, which closes none."""
     read, write = os.pipe()
     command = [sys.executable, "-c", OURS, str(folder), str(write)]
-    done = subprocess.run(command, pass_fds=[write], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, pass_fds=[write], capture_output=True, text=True, check=False
+    )
     os.close(write)
     assert "Bad file descriptor" in done.stdout, done.stderr
     assert os.read(read, 1) == b""
     os.close(read)
 
 
-async def test_a_process_that_may_open_no_more_files_says_so_and_loses_none(folder: Path) -> None:
+async def test_a_process_that_may_open_no_more_files_says_so_and_loses_none(
+    folder: Path,
+) -> None:
     """The n-th file that is needed is refused, for every n, until the command is run."""
     most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     said: list[str] = []
     while not said or said[-1] != "ran":
         before = _open_files()
         free = (number for number in count() if number not in before)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (next(islice(free, len(said), None)), hard))
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (next(islice(free, len(said), None)), hard)
+        )
         try:
             running = await Sandbox().start("true", folder)
         except ToolFailed as error:
@@ -785,7 +941,8 @@ async def test_a_process_that_may_open_no_more_files_says_so_and_loses_none(fold
 
 def _open_files() -> set[int]:
     found = {int(each.name) for each in Path("/proc/self/fd").iterdir()}
-    return {each for each in found if Path(f"/proc/self/fd/{each}").exists()}  # not the one of this look
+    # not the one of this look
+    return {each for each in found if Path(f"/proc/self/fd/{each}").exists()}
 
 
 @pytest.mark.parametrize("kind", ["scandir", "listdir"])
@@ -810,13 +967,29 @@ async def test_a_repository_that_could_not_be_looked_at_is_not_taken_for_none(
 async def test_network_is_there_when_the_call_says_so(folder: Path) -> None:
     """The same server that is out of reach otherwise."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        command = f"exec 3<>/dev/tcp/127.0.0.1/{server.getsockname()[1]} && echo reached"
-        assert (await said(await Sandbox().start(command, folder, network=True)))[0] == "reached\n"
+        command = (
+            f"exec 3<>/dev/tcp/127.0.0.1/{server.getsockname()[1]} && echo reached"
+        )
+        assert (await said(await Sandbox().start(command, folder, network=True)))[
+            0
+        ] == "reached\n"
         assert (await said(await Sandbox().start(command, folder)))[1] == 1
 
 
 @pytest.mark.parametrize(
-    "place", ["/", "/usr", "/usr/local", "/tmp", "/etc", "/proc/self", "/dev/shm/x", "/run/x", "~", "~/.."]
+    "place",
+    [
+        "/",
+        "/usr",
+        "/usr/local",
+        "/tmp",
+        "/etc",
+        "/proc/self",
+        "/dev/shm/x",
+        "/run/x",
+        "~",
+        "~/..",
+    ],
 )
 async def test_a_folder_that_holds_more_is_refused(place: str, folder: Path) -> None:
     """The system, the home folder with its keys, and whatever is a part of the machine."""
@@ -843,7 +1016,9 @@ async def test_a_folder_that_holds_our_own_data_is_refused(folder: Path) -> None
     for place in (folder, folder / "data", folder.parent / "link"):
         with pytest.raises(ToolFailed, match="Tenax's own data"):
             await sandbox.start("true", place)
-    assert (await said(await sandbox.start("ls ..; true", folder / "data" / "c_1")))[0] == "c_1\n"
+    assert (await said(await sandbox.start("ls ..; true", folder / "data" / "c_1")))[
+        0
+    ] == "c_1\n"
 
 
 @pytest.mark.parametrize("way", ["", "on/the/way"])
@@ -866,8 +1041,16 @@ async def test_a_folder_that_becomes_a_link_is_refused(folder: Path, way: str) -
     ):
         with pytest.raises(ToolFailed, match="cannot be"):
             await refused
-    assert sorted(file.name for file in keys.rglob("*")) == ["app", "id", "id"], "nothing was made there"
-    assert (await said(await Sandbox().start(f"rm {swapped.name}; mv before {swapped.name}", folder)))[1] == 0
+    assert sorted(file.name for file in keys.rglob("*")) == ["app", "id", "id"], (
+        "nothing was made there"
+    )
+    assert (
+        await said(
+            await Sandbox().start(
+                f"rm {swapped.name}; mv before {swapped.name}", folder
+            )
+        )
+    )[1] == 0
     assert (await said(await Sandbox().start("cat mine", work)))[0] == "mine\n"
 
 
@@ -907,7 +1090,9 @@ async def test_the_package_that_runs_is_not_in_the_folder_of_a_command() -> None
         await Sandbox().start("true", ROOT / "src")
 
 
-async def test_our_own_files_in_the_system_are_covered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_our_own_files_in_the_system_are_covered(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A store under /usr, which every command sees otherwise: for the test, another folder is of the system."""
     system = folder.parent / "usr"
     for name in ("ours/tenax.db", "ours/work/mine", "other"):
@@ -916,8 +1101,13 @@ async def test_our_own_files_in_the_system_are_covered(folder: Path, monkeypatch
     monkeypatch.setattr(sandbox, "_SYSTEM", (*sandbox._SYSTEM, str(system)))
     monkeypatch.setattr(sandbox, "_system", sandbox._system.__wrapped__)
     for hidden in (system / "ours", system / "ours" / "tenax.db"):
-        running = await Sandbox([hidden]).start(f"cd {system}; find . -type f", system / "ours" / "work")
-        assert sorted((await said(running))[0].split()) == ["./other", "./ours/work/mine"]
+        running = await Sandbox([hidden]).start(
+            f"cd {system}; find . -type f", system / "ours" / "work"
+        )
+        assert sorted((await said(running))[0].split()) == [
+            "./other",
+            "./ours/work/mine",
+        ]
 
 
 async def test_a_sandbox_that_could_not_be_tried_is_not_taken_for_none(
@@ -948,7 +1138,9 @@ async def test_bubblewrap_is_not_looked_for_in_the_path(
     assert not (folder / "ran").exists()
 
 
-async def test_without_bubblewrap_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_without_bubblewrap_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Not installed, not allowed, or broken: each a sentence; and nothing is run then."""
     monkeypatch.setattr(sandbox, "_PATH", str(tmp_path))
     assert "bubblewrap is not installed" in Sandbox().why_not()
@@ -956,15 +1148,26 @@ async def test_without_bubblewrap_it_says_so(monkeypatch: pytest.MonkeyPatch, tm
         await Sandbox().start("true", tmp_path)
     for number, (words, told) in enumerate(
         (
-            ("No permissions to create new namespace", "this system forbids user namespaces"),
-            ("setting up uid map: Permission denied", "this system forbids user namespaces"),
-            ("Unknown option --size", "bubblewrap does not work here. It said: bwrap: Unknown option"),
+            (
+                "No permissions to create new namespace",
+                "this system forbids user namespaces",
+            ),
+            (
+                "setting up uid map: Permission denied",
+                "this system forbids user namespaces",
+            ),
+            (
+                "Unknown option --size",
+                "bubblewrap does not work here. It said: bwrap: Unknown option",
+            ),
             ("", "cannot be run"),
         )
     ):
         fake = tmp_path / str(number) / "bwrap"  # each is tried once
         fake.parent.mkdir()
-        fake.write_text(f"#!/bin/sh\necho 'bwrap: {words}' >&2\nexit 1\n" if words else "no program")
+        fake.write_text(
+            f"#!/bin/sh\necho 'bwrap: {words}' >&2\nexit 1\n" if words else "no program"
+        )
         fake.chmod(0o755)
         monkeypatch.setattr(sandbox, "_PATH", str(fake.parent))
         assert told in Sandbox().why_not()
@@ -973,9 +1176,15 @@ async def test_without_bubblewrap_it_says_so(monkeypatch: pytest.MonkeyPatch, tm
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        ("for i in $(seq 300); do sleep 60 & done; wait", "it had more than 100 processes"),
+        (
+            "for i in $(seq 300); do sleep 60 & done; wait",
+            "it had more than 100 processes",
+        ),
         ("dd if=/dev/zero of=big bs=1M seek=1020", 128 + signal.SIGXFSZ),
-        ("setsid sleep 60 & (setsid setsid sleep 60 &) ; sleep 60", "it took more than 1 seconds"),
+        (
+            "setsid sleep 60 & (setsid setsid sleep 60 &) ; sleep 60",
+            "it took more than 1 seconds",
+        ),
     ],
 )
 async def test_what_takes_too_much_is_ended(
@@ -989,10 +1198,14 @@ async def test_what_takes_too_much_is_ended(
     assert inside(folder) == []
 
 
-async def test_memory_has_a_bound(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_has_a_bound(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A program that wants more than its share gets none, and says so itself."""
     monkeypatch.setattr("tenax.tools.sandbox._memory_max", lambda: 200 * 1024 * 1024)
-    output, code = await said(await Sandbox().start("perl -e '$a = \"x\" x 4e8; print 1'", folder))
+    output, code = await said(
+        await Sandbox().start("perl -e '$a = \"x\" x 4e8; print 1'", folder)
+    )
     assert output.startswith("Out of memory")
     assert code not in {0, ""}
     # Many small ones are counted together.
@@ -1028,8 +1241,13 @@ def test_commands_end_with_the_process_that_started_them(folder: Path) -> None:
                 print(await running.output.readline(), flush=True)
                 await running.finish()
             asyncio.run(main())
-        """).replace("(setsid sleep 300 &) 2>/dev/null;", "(setsid sleep 300 &);" if "S" in start else "")
-        with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=ROOT) as tenax:
+        """).replace(
+            "(setsid sleep 300 &) 2>/dev/null;",
+            "(setsid sleep 300 &);" if "S" in start else "",
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=ROOT
+        ) as tenax:
             assert tenax.stdout is not None
             assert tenax.stdout.readline() == b"b'on\\n'\n"
             assert len(inside(folder)) >= 1
@@ -1039,13 +1257,16 @@ def test_commands_end_with_the_process_that_started_them(folder: Path) -> None:
 
 async def test_without_a_sandbox_its_group_ends_too(folder: Path) -> None:
     """Also what the command left behind when it ended."""
-    running = await start_bare("sleep 300 & (sleep 300 &) ; echo $0 $#; env; sleep 300", folder)
+    running = await start_bare(
+        "sleep 300 & (sleep 300 &) ; echo $0 $#; env; sleep 300", folder
+    )
     output, why = await said(running, 1)
     assert why == "it took more than 1 seconds"
     assert set(re.findall(r"^(\w+)=", output, re.MULTILINE)) <= {
         "PATH", "HOME", "LANG", "TERM", "PWD", "OLDPWD", "SHLVL", "_",
     }  # fmt: skip
-    _until_none(folder)  # all of it was sent its end; one whom no processor takes up is still there
+    # all of it was sent its end; one whom no processor takes up is still there
+    _until_none(folder)
     assert (await said(await start_bare("sleep 300 & read x; echo $?", folder)))[1] == 0
     _until_none(folder)
 
@@ -1053,7 +1274,9 @@ async def test_without_a_sandbox_its_group_ends_too(folder: Path) -> None:
 async def test_the_filter_stands_for_both_processors(folder: Path) -> None:
     """Programs of other machines and other ways to number calls are refused: here, 32-bit numbers on a 64-bit machine."""
     command = f"perl -e 'print syscall(0x40000000 + {KEYCTL}, 0, -3, 0), \" $!\"'"
-    assert (await said(await Sandbox().start(command, folder)))[0] == "-1 Operation not permitted"
+    assert (await said(await Sandbox().start(command, folder)))[
+        0
+    ] == "-1 Operation not permitted"
 
 
 def _is_there(place: str) -> bool:

@@ -71,7 +71,10 @@ def told(done: Done) -> str:
 async def test_output_comes_in_order_with_exit_code_and_time(folder: Path) -> None:
     """Both streams as one, as a person would have seen them."""
     done = await run(folder, "echo one; echo two >&2; echo three; exit 3")
-    assert (done.outcome, told(done)) == ("done", "one\ntwo\nthree\n[exit code 3, 0.0 s]")
+    assert (done.outcome, told(done)) == (
+        "done",
+        "one\ntwo\nthree\n[exit code 3, 0.0 s]",
+    )
     assert told(await run(folder, "true")) == "(no output)\n[exit code 0, 0.0 s]"
     assert (
         told(await run(folder, "kill -SEGV $$"))
@@ -96,14 +99,18 @@ async def test_an_endless_file_is_told_in_a_sentence(folder: Path) -> None:
         "é ☃",
     ],
 )
-async def test_nothing_but_the_command_reaches_the_shell(folder: Path, command: str) -> None:
+async def test_nothing_but_the_command_reaches_the_shell(
+    folder: Path, command: str
+) -> None:
     """It is one argument, as it stands: no option, no second command, no expansion on the way."""
     (folder / "command").write_text(command)
     read = "tr '\\0' '\\n' < /proc/$$/cmdline"
     whole = await run(folder, f'{read}; : "$0" $#\n{command}')
     assert whole.text.splitlines()[1:3] == ["-c", "--"]
     assert command in whole.text
-    arguments = await run(folder, 'echo "$#"; exec 2>&1; eval "$(cat command)"; echo "${0##*/}"')
+    arguments = await run(
+        folder, 'echo "$#"; exec 2>&1; eval "$(cat command)"; echo "${0##*/}"'
+    )
     assert arguments.text.startswith("0\n")
 
 
@@ -111,12 +118,18 @@ async def test_a_command_sees_no_word_of_our_environment(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only what a program needs."""
-    for name in ("OPENROUTER_API_KEY", "TENAX_HOME", "PASSWORD", "BASH_ENV", "LD_PRELOAD"):
+    for name in (
+        "OPENROUTER_API_KEY",
+        "TENAX_HOME",
+        "PASSWORD",
+        "BASH_ENV",
+        "LD_PRELOAD",
+    ):
         monkeypatch.setenv(name, "/nothing/here")
     done = await run(folder, "env | cut -d= -f1 | sort | tr '\\n' ' '")
-    assert done.text.startswith("HOME LANG PATH PWD SHLVL TERM _ \n") or done.text.startswith(
-        "HOME LANG PATH PWD SHLVL TERM _"
-    )
+    assert done.text.startswith(
+        "HOME LANG PATH PWD SHLVL TERM _ \n"
+    ) or done.text.startswith("HOME LANG PATH PWD SHLVL TERM _")
 
 
 @pytest.mark.parametrize(
@@ -132,13 +145,19 @@ async def test_a_program_that_asks_gets_the_end_of_its_input_and_it_is_said(
     folder: Path, command: str
 ) -> None:
     """It does not wait for anybody."""
-    assert "It seems to have asked for input: there is none" in (await run(folder, command)).text
+    assert (
+        "It seems to have asked for input: there is none"
+        in (await run(folder, command)).text
+    )
 
 
 @pytest.mark.parametrize(
-    "command", ["cat; wc -l", "echo 'Name: '", "printf '[1, 2]'", "printf '<p>a</p>'", "exit 1"]
+    "command",
+    ["cat; wc -l", "echo 'Name: '", "printf '[1, 2]'", "printf '<p>a</p>'", "exit 1"],
 )
-async def test_where_nobody_asked_nothing_is_said_of_it(folder: Path, command: str) -> None:
+async def test_where_nobody_asked_nothing_is_said_of_it(
+    folder: Path, command: str
+) -> None:
     """A program that only reads its input to the end has what it needs."""
     assert "asked" not in (await run(folder, command)).text
 
@@ -155,17 +174,24 @@ async def timed_out(
     return await task
 
 
-async def test_much_output_is_bounded_while_it_comes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_much_output_is_bounded_while_it_comes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The beginning and the end are kept of 100 MB, and of a stream that never ends."""
     big = await run(
-        folder, "echo first; head -c 100000000 /dev/zero | tr '\\0' 'x' | fold -w 100; echo; echo last"
+        folder,
+        "echo first; head -c 100000000 /dev/zero | tr '\\0' 'x' | fold -w 100; echo; echo last",
     )
     assert big.outcome == "done"
     assert (big.cut, len(big.text) < CHARS_MAX) == (0, True)
     assert big.text.startswith("first\nxxx")
-    assert re.search(r"\n\[\.\.\. about 100,\d{3},\d{3} bytes are not shown \.\.\.\]\n", big.text)
+    assert re.search(
+        r"\n\[\.\.\. about 100,\d{3},\d{3} bytes are not shown \.\.\.\]\n", big.text
+    )
     assert big.text.splitlines()[-2] == "last"
-    endless = await timed_out(folder, monkeypatch, "yes | head -c 1000000; touch begun; yes", "begun", 60)
+    endless = await timed_out(
+        folder, monkeypatch, "yes | head -c 1000000; touch begun; yes", "begun", 60
+    )
     assert endless.outcome == "failed"
     assert len(endless.text) < CHARS_MAX
     assert endless.text.endswith(
@@ -212,8 +238,12 @@ async def test_configured_secrets_do_not_reach_the_model(
     assert told(await run(folder, f"echo a {KEY}b; echo hunter2 >&2")) == (
         "a [secret]b\n[secret]\n[exit code 0, 0.0 s]"
     )
-    assert KEY[3:] not in (await run(folder, rf"printf '{KEY[:8]}\033[0m{KEY[8:]}'")).text
-    late = await timed_out(folder, monkeypatch, f"echo {KEY}; touch begun; sleep 300", "begun", 60)
+    assert (
+        KEY[3:] not in (await run(folder, rf"printf '{KEY[:8]}\033[0m{KEY[8:]}'")).text
+    )
+    late = await timed_out(
+        folder, monkeypatch, f"echo {KEY}; touch begun; sleep 300", "begun", 60
+    )
     assert late.text.startswith("[secret]\n[It was ended")
     # The edges of what is kept fall into a secret, and escapes make that little enough to be shown up to the edge.
     escapes = r"\033[0m" * 25
@@ -238,17 +268,26 @@ async def test_cancelling_ends_all_of_it(folder: Path) -> None:
 async def test_what_a_command_leaves_running_ends_with_it(folder: Path) -> None:
     """A call in the foreground leaves nothing behind, and does not wait for it."""
     begun = time.monotonic()
-    assert (await run(folder, "sleep 300 & setsid sleep 300 & echo on")).text.startswith("on\n")
+    assert (
+        await run(folder, "sleep 300 & setsid sleep 300 & echo on")
+    ).text.startswith("on\n")
     assert time.monotonic() - begun < 10
     assert inside(folder) == []
 
 
 def weighed(
-    tool: Tool[Any], *, rules: tuple[Rule, ...] = (), user: str = "local", **arguments: Any
+    tool: Tool[Any],
+    *,
+    rules: tuple[Rule, ...] = (),
+    user: str = "local",
+    **arguments: Any,
 ) -> Allowed | Asks | Done:
     call = Call(user, "c_1", 3, "call", Path("nowhere"))
     return Gate([tool], lambda: rules).weigh(
-        tool.name, msgspec.json.encode(arguments).decode(), call, allowed=[Rule("allow", "shell*")]
+        tool.name,
+        msgspec.json.encode(arguments).decode(),
+        call,
+        allowed=[Rule("allow", "shell*")],
     )
 
 
@@ -260,7 +299,9 @@ def tools(sandbox: Sandbox) -> list[Tool[Any]]:
     return [Shell(sandbox, REDACT), background.tools()[0]]
 
 
-def test_a_person_is_asked(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_person_is_asked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Once for the conversation in the sandbox; each time for the network; and each time where there is no sandbox."""
     always = Rule("allow", "*")
     for tool in tools(Sandbox()):
@@ -336,7 +377,9 @@ def test_a_rule_for_a_command_is_none_for_what_stands_behind_it(
     arguments = msgspec.json.encode({"command": command}).decode()
     gate = Gate([shell], lambda: [Rule("allow", "shell", f"in the sandbox: {allowed}")])
     assert isinstance(gate.weigh("shell", arguments, call, allowed=()), Asks) == asks
-    denied = Gate([shell], lambda: [Rule("allow", "*"), Rule("deny", "shell", f"*{command[:3]}*")])
+    denied = Gate(
+        [shell], lambda: [Rule("allow", "*"), Rule("deny", "shell", f"*{command[:3]}*")]
+    )
     assert isinstance(denied.weigh("shell", arguments, call, allowed=()), Done)
 
 
@@ -357,7 +400,9 @@ def test_a_pattern_is_for_every_command_if_nothing_of_the_command_is_in_it(
     """One that happens to match the words before the command is not."""
     gate = Gate([Shell(Sandbox(), REDACT)], lambda: [Rule("allow", "shell", allowed)])
     arguments = msgspec.json.encode({"command": "x; rm -rf . | y"}).decode()
-    verdict = gate.weigh("shell", arguments, Call("local", "c_1", 3, "call", folder), allowed=())
+    verdict = gate.weigh(
+        "shell", arguments, Call("local", "c_1", 3, "call", folder), allowed=()
+    )
     assert isinstance(verdict, Allowed) == every
 
 
@@ -368,8 +413,12 @@ async def test_without_a_sandbox_commands_run_all_the_same(
     monkeypatch.setattr("tenax.tools.sandbox._PATH", str(tmp_path))
     shell = Shell(Sandbox(), REDACT)
     gate = Gate([shell])
-    arguments = msgspec.json.encode({"command": f"echo {KEY} > file; cat file; read x; echo $?"}).decode()
-    asked = gate.weigh("shell", arguments, Call("local", "c_1", 3, "call", folder), allowed=())
+    arguments = msgspec.json.encode(
+        {"command": f"echo {KEY} > file; cat file; read x; echo $?"}
+    ).decode()
+    asked = gate.weigh(
+        "shell", arguments, Call("local", "c_1", 3, "call", folder), allowed=()
+    )
     assert isinstance(asked, Asks)
     permit = gate.approve(asked, arguments)
     assert isinstance(permit, Allowed)
@@ -381,8 +430,14 @@ async def test_without_a_sandbox_commands_run_all_the_same(
 def test_it_works_on_the_other_loop_too(folder: Path) -> None:
     """The one that serves the page."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        assert told(runner.run(run(folder, "echo on; sleep 0.1; exit 2"))) == "on\n[exit code 2, 0.0 s]"
-        assert "more than 1 seconds" in runner.run(run(folder, "yes; sleep 60", seconds=1)).text
+        assert (
+            told(runner.run(run(folder, "echo on; sleep 0.1; exit 2")))
+            == "on\n[exit code 2, 0.0 s]"
+        )
+        assert (
+            "more than 1 seconds"
+            in runner.run(run(folder, "yes; sleep 60", seconds=1)).text
+        )
     assert inside(folder) == []
 
 
@@ -394,7 +449,9 @@ class Behind:
         self.told: list[Finished] = []
         self.away, self.tries = False, 0
         self.traces = folder / "traces"
-        self.background = Background(Sandbox(), self._hear, self.traces, "local", REDACT)
+        self.background = Background(
+            Sandbox(), self._hear, self.traces, "local", REDACT
+        )
         self.gate = Gate(self.background.tools())
 
     async def _hear(self, finished: Finished) -> None:
@@ -403,10 +460,15 @@ class Behind:
             raise StoreUnavailable("The store does not answer.")
         self.told.append(finished)
 
-    async def use(self, name: str, conversation: str = "c_1", **arguments: object) -> Done:
+    async def use(
+        self, name: str, conversation: str = "c_1", **arguments: object
+    ) -> Done:
         call = Call("local", conversation, 3, "call", self.folder)
         given = self.gate.weigh(
-            name, msgspec.json.encode(arguments).decode(), call, allowed=[Rule("allow", "shell_start")]
+            name,
+            msgspec.json.encode(arguments).decode(),
+            call,
+            allowed=[Rule("allow", "shell_start")],
         )
         assert isinstance(given, Allowed)
         return await self.gate.perform(given, approved_arguments=None)
@@ -425,7 +487,11 @@ class Behind:
         async with asyncio.timeout(20):
             while not ready(text):
                 await asyncio.sleep(0.01)
-                text += (await self.read(name)).rpartition("\n")[0].replace("(no new output)", "")
+                text += (
+                    (await self.read(name))
+                    .rpartition("\n")[0]
+                    .replace("(no new output)", "")
+                )
         return text
 
 
@@ -442,7 +508,9 @@ async def behind(folder: Path) -> AsyncIterator[Behind]:
 async def test_a_background_process_is_started_read_and_stopped(folder: Path) -> None:
     """Each reading gives what is new; stopping ends all of it, and is not told as its own end."""
     async with behind(folder) as it:
-        name = await it.start("echo one; until test -e go; do sleep 0.02; done; echo two; setsid sleep 300")
+        name = await it.start(
+            "echo one; until test -e go; do sleep 0.02; done; echo two; setsid sleep 300"
+        )
         assert await it.read_until(name, lambda text: "one" in text) == "one"
         assert await it.read(name) == "(no new output)\n[it is running]"
         (folder / "go").touch()
@@ -505,10 +573,14 @@ async def test_a_conversation_has_eight_and_sees_only_its_own(folder: Path) -> N
         for name, conversation in ((names[0], "c_2"), ("p_00000000", "c_1")):
             for tool in ("shell_read", "shell_stop"):
                 done = await it.use(tool, conversation, id=name)
-                assert (done.outcome, "it ended when Tenax stopped" in done.text) == ("failed", True)
+                assert (done.outcome, "it ended when Tenax stopped" in done.text) == (
+                    "failed",
+                    True,
+                )
         await it.use("shell_stop", id=names[0])
         await it.start("sleep 300")
-        await until(lambda: inside(folder).count("sleep") == 9)  # a start does not wait for its program
+        # a start does not wait for its program
+        await until(lambda: inside(folder).count("sleep") == 9)
         await it.background.close("c_1")
         assert inside(folder).count("sleep") == 1
 
@@ -519,7 +591,9 @@ async def test_its_output_is_bounded_and_comes_in_pages(folder: Path) -> None:
         name = await it.start("seq 20000; echo end")
         await until(lambda: bool(it.told))
         text, page = "", await it.read(name)
-        while found := re.search(r"\n\[[\d,]+ more bytes are there: read again\]\n\[exit.*\]\Z", page):
+        while found := re.search(
+            r"\n\[[\d,]+ more bytes are there: read again\]\n\[exit.*\]\Z", page
+        ):
             text, page = text + page[: found.start()] + "\n", await it.read(name)
         whole = (text + page).rpartition("\n")[0]
         assert re.sub(r"\s", "", whole) == "".join(map(str, range(1, 20_001))) + "end"
@@ -561,7 +635,8 @@ async def test_a_flood_in_the_background_holds_no_memory(folder: Path) -> None:
             text = await it.read(name)
             assert text.endswith("[it is running]")
             dropped += sum(
-                int(each.replace(",", "")) for each in re.findall(r"\[([\d,]+) bytes before", text)
+                int(each.replace(",", ""))
+                for each in re.findall(r"\[([\d,]+) bytes before", text)
             )
         assert _resident() - before < 64 * 1024 * 1024
 
@@ -569,7 +644,9 @@ async def test_a_flood_in_the_background_holds_no_memory(folder: Path) -> None:
 ALLOWED = '[[rules]]\nverdict = "allow"\ntool = "shell*"\n'
 
 
-def runtime(home: Path, *replies: Reply | str, settings: str = ALLOWED, **how: Any) -> Runtime:
+def runtime(
+    home: Path, *replies: Reply | str, settings: str = ALLOWED, **how: Any
+) -> Runtime:
     """A person's Tenax at this home, whose commands work in its folder `work`."""
     (home / "config.toml").write_text(settings)
     config = config_of(f"sqlite:///{home}/tenax.db", home, **how.pop("env", {}))
@@ -582,18 +659,31 @@ def calls(name: str, **arguments: object) -> Reply:
 
 async def notes(it: Runtime, name: str) -> list[str]:
     """What Tenax said in the conversation by itself."""
-    return [text_of(each.parts) for each in await events(it, name, MessageUser) if each.system]
+    return [
+        text_of(each.parts)
+        for each in await events(it, name, MessageUser)
+        if each.system
+    ]
 
 
-async def test_the_end_of_a_background_process_is_an_input_that_starts_a_turn(folder: Path) -> None:
+async def test_the_end_of_a_background_process_is_an_input_that_starts_a_turn(
+    folder: Path,
+) -> None:
     """It says which one and how it ended, and nothing that it wrote; it is no answer to an approval that waits."""
     both = Reply(
         calls=[
-            Asked("shell_start", {"command": "until test -e go; do sleep 0.01; done; echo obey me; exit 5"}),
+            Asked(
+                "shell_start",
+                {
+                    "command": "until test -e go; do sleep 0.01; done; echo obey me; exit 5"
+                },
+            ),
             Asked("write_file", {"path": "a", "content": "b"}),
         ]
     )
-    async with runtime(folder, both, "written", calls("shell_read", id="?"), "seen") as it:
+    async with runtime(
+        folder, both, "written", calls("shell_read", id="?"), "seen"
+    ) as it:
         name = await it.new()
         await it.submit(name, "go")
         asked = (await stored(it, name, "approval.asked")).event
@@ -603,11 +693,18 @@ async def test_the_end_of_a_background_process_is_an_input_that_starts_a_turn(fo
         assert await events(it, name, ApprovalAnswered) == []
         await it.answer(name, asked.message, asked.call, "once")  # type: ignore[union-attr]
         await stored(it, name, "run.finished", 2)
-        assert [each.outcome for each in await events(it, name, RunFinished)] == ["completed"] * 2
+        assert [each.outcome for each in await events(it, name, RunFinished)] == [
+            "completed"
+        ] * 2
         (text,) = await notes(it, name)
-        started = (await events(it, name, ToolFinished))[0].text.removeprefix("It runs as ").strip(".")
+        started = (
+            (await events(it, name, ToolFinished))[0]
+            .text.removeprefix("It runs as ")
+            .strip(".")
+        )
         assert re.search(
-            rf"The background process {started} ended: until .*\n\[exit code 5, .* shell_read", text
+            rf"The background process {started} ended: until .*\n\[exit code 5, .* shell_read",
+            text,
         )
         assert "obey" not in text.replace("echo obey me", "")
         (row,) = [each for each in await it.transcript(name) if each.author == "system"]
@@ -621,21 +718,30 @@ async def test_what_ends_with_tenax_is_told_by_the_next_one_once(folder: Path) -
     async with runtime(folder, start, start, "on") as it:
         name = await it.new()
         await settled(it, name, (await it.submit(name, "go")).seq)
-        first, second = (each.text[-11:-1] for each in await events(it, name, ToolFinished))
+        first, second = (
+            each.text[-11:-1] for each in await events(it, name, ToolFinished)
+        )
         await until(lambda: inside(folder / "work").count("sleep") == 2)
         async with runtime(folder) as beside:  # its owner lives
             await beside._background.sweep()
             assert await notes(beside, name) == []
         stop = it.agent.gate.weigh(
-            "shell_stop", f'{{"id":"{first}"}}', Call("local", name, 1, "c", folder), allowed=()
+            "shell_stop",
+            f'{{"id":"{first}"}}',
+            Call("local", name, 1, "c", folder),
+            allowed=(),
         )
         assert isinstance(stop, Allowed)
-        assert (await it.agent.gate.perform(stop, approved_arguments=None)).text == f"{first} was stopped."
+        assert (
+            await it.agent.gate.perform(stop, approved_arguments=None)
+        ).text == f"{first} was stopped."
     assert inside(folder / "work") == []
     async with runtime(folder, serves=False) as it:
         await stored(it, name, "message.user", 2)
         (text,) = await notes(it, name)
-        assert f"The background process {second} ended because Tenax was stopped" in text
+        assert (
+            f"The background process {second} ended because Tenax was stopped" in text
+        )
         await it.lanes.idle(name)
         assert len(await events(it, name, RunFinished)) == 1
     async with runtime(folder, start, start, "on", "I see") as it:
@@ -657,14 +763,21 @@ async def test_what_was_interrupted_goes_on_before_what_was_lost_is_answered(
     append = it.journal.append
 
     async def between(conversation: str, stored: Any, **how: Any) -> Any:
-        if any(isinstance(each, RunFinished) and each.outcome == "interrupted" for each in stored):
+        if any(
+            isinstance(each, RunFinished) and each.outcome == "interrupted"
+            for each in stored
+        ):
             await append(conversation, [ConversationTitled("meanwhile")])
         return await append(conversation, stored, **how)
 
     monkeypatch.setattr(it.journal, "append", between)
     async with it:
         await stored(it, name, "run.finished", 3)
-        assert [each.resumes for each in await events(it, name, RunStarted)] == [None, "r_dead", None]
+        assert [each.resumes for each in await events(it, name, RunStarted)] == [
+            None,
+            "r_dead",
+            None,
+        ]
 
 
 async def test_an_end_that_cannot_be_told_now_is_told_later(folder: Path) -> None:
@@ -688,8 +801,11 @@ async def test_an_end_that_is_being_told_holds_up_no_stop(
 ) -> None:
     """The store takes nothing: closing is soon done, and the next one tells how it really ended."""
     async with behind(folder) as it:
-        monkeypatch.setattr("tenax.tools.shell._CLOSE_SECONDS", 600.0)  # how long others wait
-        monkeypatch.setattr(it.background, "_tell", lambda _finished: asyncio.sleep(600))
+        # how long others wait
+        monkeypatch.setattr("tenax.tools.shell._CLOSE_SECONDS", 600.0)
+        monkeypatch.setattr(
+            it.background, "_tell", lambda _finished: asyncio.sleep(600)
+        )
         name = await it.start("exit 5")
         await until(lambda: it.background._processes[name].ending is not None)
         async with asyncio.timeout(20):
@@ -710,7 +826,9 @@ async def test_a_deleted_conversation_leaves_nothing_running(folder: Path) -> No
         assert list((folder / "background").iterdir()) == []
 
 
-async def test_a_configured_key_is_stored_nowhere_whichever_tool_says_it(folder: Path) -> None:
+async def test_a_configured_key_is_stored_nowhere_whichever_tool_says_it(
+    folder: Path,
+) -> None:
     """Read from a file, printed by a command, or in the words of an error."""
     (folder / "work").mkdir()
     (folder / "work" / "notes").write_text(f"the key is {KEY}.\n")
@@ -720,7 +838,9 @@ async def test_a_configured_key_is_stored_nowhere_whichever_tool_says_it(folder:
         calls("shell", command="cat notes"),
         calls("shell", command="cat notes; sleep 60", seconds=4),
     ]
-    async with runtime(folder, *steps, "done", settings=settings, env={"MY_KEY": KEY}) as it:
+    async with runtime(
+        folder, *steps, "done", settings=settings, env={"MY_KEY": KEY}
+    ) as it:
         name = await it.new()
         await settled(it, name, (await it.submit(name, "go")).seq)
         found = await events(it, name, ToolFinished)
@@ -730,14 +850,20 @@ async def test_a_configured_key_is_stored_nowhere_whichever_tool_says_it(folder:
     assert await search.wait() == 1
 
 
-async def test_a_folder_with_our_own_files_in_it_is_not_shown_to_commands(folder: Path) -> None:
+async def test_a_folder_with_our_own_files_in_it_is_not_shown_to_commands(
+    folder: Path,
+) -> None:
     """A store below the folder: no command is run there; and from a folder beside it nothing of ours is seen."""
     settings = f'{ALLOWED}[tools]\nfolder = "{folder}/a"\n'
-    for place, seen in (("a/b/my.db", "No command is run in"), ("c/my.db", "(no output)")):
+    for place, seen in (
+        ("a/b/my.db", "No command is run in"),
+        ("c/my.db", "(no output)"),
+    ):
         (folder / place).parent.mkdir(parents=True)
         url = {"TENAX_STORE": f"sqlite:///{folder}/{place}"}
         find = calls(
-            "shell", command=f"find / -xdev -name '*.db*' -o -name config.toml -o -path '{folder}/c*'"
+            "shell",
+            command=f"find / -xdev -name '*.db*' -o -name config.toml -o -path '{folder}/c*'",
         )
         async with runtime(folder, find, "done", settings=settings, env=url) as it:
             name = await it.new()
@@ -762,7 +888,9 @@ async def test_without_a_sandbox_a_yes_is_for_one_command(
                 await it.answer(name, asked.message, asked.call, answer, pattern="*")  # type: ignore[union-attr]
         await it.answer(name, asked.message, asked.call, "once")  # type: ignore[union-attr]
         await stored(it, name, "run.finished")
-        assert (await events(it, name, ToolFinished))[0].text.startswith("on\n[exit code 0")
+        assert (await events(it, name, ToolFinished))[0].text.startswith(
+            "on\n[exit code 0"
+        )
         (shell,) = [each for each in it.agent.gate.specs() if each.name == "shell"]
         assert "bubblewrap is not installed" in shell.description
         tour = await it._answerers.of(await it.new(source=TOUR))
@@ -770,4 +898,6 @@ async def test_without_a_sandbox_a_yes_is_for_one_command(
 
 
 def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf(
+        "SC_PAGE_SIZE"
+    )

@@ -11,7 +11,14 @@ from tenax.agent.skills import ReadSkill, ReadSkillArgs, Skills
 from tenax.attachments import read_file
 from tenax.errors import InvalidInput, ToolFailed
 from tenax.tools.base import Call
-from tenax.tools.files import EditFile, EditFileArgs, ReadFile, ReadFileArgs, WriteFile, WriteFileArgs
+from tenax.tools.files import (
+    EditFile,
+    EditFileArgs,
+    ReadFile,
+    ReadFileArgs,
+    WriteFile,
+    WriteFileArgs,
+)
 from tenax.tools.snapshot import About, Snapshots
 from tests.support.races import swapping_here
 
@@ -24,7 +31,10 @@ SWAPS = {"the file": ("way/file", "link"), "the folder": ("way", "link")}
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
     """Two names in the folder; the second is a link to the same thing outside, with a secret in it."""
     name, link = SWAPS[request.param]
-    for place, text in (("folder", "---\nname: way\ndescription: mine\n---\nmine\n"), ("outside", SECRET)):
+    for place, text in (
+        ("folder", "---\nname: way\ndescription: mine\n---\nmine\n"),
+        ("outside", SECRET),
+    ):
         for file in ("file", "SKILL.md"):
             (tmp_path / place / "way" / file).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / place / "way" / file).write_text(text)
@@ -40,7 +50,9 @@ def _outside(folder: Path) -> dict[str, str]:
     }
 
 
-async def test_the_file_tools_reach_nothing_outside(pair: tuple[Path, Path], tmp_path: Path) -> None:
+async def test_the_file_tools_reach_nothing_outside(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
     """Read, write and edit: what is read is ours, and what is written stays inside."""
     folder, answers = tmp_path / "folder", []
     call, before = Call("ada", "c_1", 3, "call", folder), _outside(folder)
@@ -59,7 +71,9 @@ async def test_the_file_tools_reach_nothing_outside(pair: tuple[Path, Path], tmp
     assert _outside(folder) == before
 
 
-def test_an_attached_file_is_none_outside(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_an_attached_file_is_none_outside(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
     """For `/attach` and `--file`: no link in the tools' folder is followed, whenever it came to be there."""
     folder, found = tmp_path / "folder", []
     with swapping_here(*pair):
@@ -95,11 +109,18 @@ async def test_a_skill_and_a_snapshot_hold_nothing_from_outside(
         for number in range(TIMES // 3):
             snapshots.take(About("ada", "c_1", None, number, "call")).drop()
             try:
-                said.append(await ReadSkill(Skills(folder, None)).run(ReadSkillArgs("way", "file"), None))  # type: ignore[arg-type]
+                said.append(
+                    await ReadSkill(Skills(folder, None)).run(
+                        ReadSkillArgs("way", "file"),
+                        None,  # type: ignore[arg-type]
+                    )
+                )
             except ToolFailed as error:
                 said.append(str(error))
     assert SECRET not in "".join(said)
-    kept = b"".join(file.read_bytes() for file in (tmp_path / "kept").rglob("*") if file.is_file())
+    kept = b"".join(
+        file.read_bytes() for file in (tmp_path / "kept").rglob("*") if file.is_file()
+    )
     assert SECRET.encode() not in kept
 
 

@@ -42,7 +42,9 @@ def config(tmp_path: Path) -> Config:
     return config_of(f"sqlite:///{tmp_path}/t.db", tmp_path)
 
 
-async def test_the_result_says_how_far_it_is_and_a_list_that_is_none_is_refused(config: Config) -> None:
+async def test_the_result_says_how_far_it_is_and_a_list_that_is_none_is_refused(
+    config: Config,
+) -> None:
     """Nobody is asked; fifty entries of two hundred characters are the most."""
     most = [entry("x" * 200)] * 50
     script = [
@@ -56,20 +58,50 @@ async def test_the_result_says_how_far_it_is_and_a_list_that_is_none_is_refused(
     async with Runtime(config, models=[ScriptedModel([*script, "Done."])]) as runtime:
         name = await runtime.new()
         await asked(runtime, name, "Plan it.")
-        done = [(each.outcome, each.text) for each in await told(runtime, name, ToolFinished)]
-        assert [outcome for outcome, _ in done] == ["done", "done", "failed", "failed", "failed", "done"]
-        assert [done[n][1] for n in (0, 1, 5)] == ["1 of 3 done.", "0 of 50 done.", "0 of 0 done."]
+        done = [
+            (each.outcome, each.text)
+            for each in await told(runtime, name, ToolFinished)
+        ]
+        assert [outcome for outcome, _ in done] == [
+            "done",
+            "done",
+            "failed",
+            "failed",
+            "failed",
+            "done",
+        ]
+        assert [done[n][1] for n in (0, 1, 5)] == [
+            "1 of 3 done.",
+            "0 of 50 done.",
+            "0 of 0 done.",
+        ]
 
 
 async def test_summaries_end_with_the_newest_list(config: Config) -> None:
     """It is carried from one to the next, whatever the model makes of it; a newer one stands in its place; none ends it."""
     stale = f"What was said.\n\n## {TITLE}, as it stood then\n- [ ] something else\n"
     script = [
-        todo(entry("Buy\npaint", "done"), entry("key sk-abcdefghijklmnopqrstu", "doing")),
-        *(LONG, LONG, "Short.", LONG, LONG, stale, LONG, todo(entry("Paint it")), LONG, LONG, "Shorter."),
+        todo(
+            entry("Buy\npaint", "done"), entry("key sk-abcdefghijklmnopqrstu", "doing")
+        ),
+        *(
+            LONG,
+            LONG,
+            "Short.",
+            LONG,
+            LONG,
+            stale,
+            LONG,
+            todo(entry("Paint it")),
+            LONG,
+            LONG,
+            "Shorter.",
+        ),
         *(LONG, todo(), LONG, LONG, "Shortest.", "Ready."),
     ]
-    model = ScriptedModel(InOrder([Reply(each) if isinstance(each, str) else each for each in script]))
+    model = ScriptedModel(
+        InOrder([Reply(each) if isinstance(each, str) else each for each in script])
+    )
     async with Runtime(config, models=[model]) as runtime:
         name = await runtime.new()
 

@@ -71,7 +71,9 @@ WRONG: Any = object()
      ({"entries": [Entry("a", 1, None, b""), Entry("a", 1, WRONG, b"")]}, "entries[1].run")],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_a_field_that_does_not_fit_is_refused_by_name(given: dict[str, Any], field: str) -> None:
+def test_a_field_that_does_not_fit_is_refused_by_name(
+    given: dict[str, Any], field: str
+) -> None:
     """A value looks at nothing when it is made, so the call does."""
     with pytest.raises(InvalidInput, match=re.escape(f"`{field}` of take has to be ")):
         Desk().take("x", **given)

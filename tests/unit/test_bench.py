@@ -16,10 +16,14 @@ ROOT = Path(__file__).parents[2]
 def test_a_quick_run_prints_the_page_with_every_part() -> None:
     """No part fails, the table of figures can be read by a machine, and no key stands in it twice."""
     command = [sys.executable, "-W", "error", "-m", "bench", "--quick"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=590)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=590
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     table = done.stdout.split("## Figures\n")[1].split("\n## ")[0]
-    keys = re.findall(r"^\| `([a-z0-9-]+)` \| [^|]+ \| [^|]* \| [^|]* \|$", table, re.MULTILINE)
+    keys = re.findall(
+        r"^\| `([a-z0-9-]+)` \| [^|]+ \| [^|]* \| [^|]* \|$", table, re.MULTILINE
+    )
     assert len(keys) == len(set(keys)) == table.count("| `")
     parts = {
         "append",

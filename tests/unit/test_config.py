@@ -38,7 +38,9 @@ def test_nothing_set_means_sqlite_in_the_usual_places() -> None:
 
 def test_xdg_variables_are_honoured() -> None:
     """An absolute one moves its place; a relative one does not count."""
-    config = load({"HOME": "/home/ada", "XDG_DATA_HOME": "/data", "XDG_STATE_HOME": "state"})
+    config = load(
+        {"HOME": "/home/ada", "XDG_DATA_HOME": "/data", "XDG_STATE_HOME": "state"}
+    )
     assert config.places.data == Path("/data/tenax")
     assert config.places.state == Path("/home/ada/.local/state/tenax")
 
@@ -52,7 +54,11 @@ def test_tenax_home_puts_everything_under_one_folder() -> None:
 def test_a_profile_is_a_home_of_its_own() -> None:
     """It lies in profiles/ of TENAX_HOME, or of the data folder where there is no TENAX_HOME."""
     at_home = load({"TENAX_HOME": "/srv/tenax"}, profile="work")
-    assert at_home.places.config == at_home.places.state == Path("/srv/tenax/profiles/work")
+    assert (
+        at_home.places.config
+        == at_home.places.state
+        == Path("/srv/tenax/profiles/work")
+    )
     assert at_home.store_url == "sqlite:////srv/tenax/profiles/work/tenax.db"
     usual = load({"HOME": "/home/ada"}, profile="work")
     assert usual.file == Path("/home/ada/.local/share/tenax/profiles/work/config.toml")
@@ -77,7 +83,10 @@ def test_no_home_at_all_is_a_sentence() -> None:
     [
         ("sqlite", "sqlite:///{home}/tenax.db"),
         ("sqlite:///notes.db", "sqlite:///{home}/notes.db"),
-        ("sqlite:////var/lib/tenax/my store.db", "sqlite:////var/lib/tenax/my store.db"),
+        (
+            "sqlite:////var/lib/tenax/my store.db",
+            "sqlite:////var/lib/tenax/my store.db",
+        ),
         ("postgresql://ada@db/tenax", "postgresql://ada@db/tenax"),
         ("postgres://ada@db/tenax", "postgresql://ada@db/tenax"),
     ],
@@ -88,7 +97,9 @@ def test_the_file_names_the_store(env: dict[str, str], given: str, full: str) ->
     assert load(env).store_url == full.format(home=env["TENAX_HOME"])
 
 
-def test_the_environment_wins_and_says_so(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_wins_and_says_so(
+    env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A variable beats the file and is recorded; its relative path begins where the person stands."""
     write(env, '[store]\nurl = "postgresql://db/tenax"\n')
     monkeypatch.chdir(env["TENAX_HOME"])
@@ -121,11 +132,17 @@ def test_tenax_config_names_the_file(env: dict[str, str], tmp_path: Path) -> Non
         ('store = "sqlite"', r"write \[store\]", ""),
         ("[store]\nurl = 5", r"store\.url .* must be text", ""),
         ("[store]\nurl = sqlite", "not valid TOML.*line 2", ""),
-        ('[store]\nurl = "mysql://u:hunter2@db/x"', r"'mysql://u:\*\*\*@db/x'", "postgresql://"),
+        (
+            '[store]\nurl = "mysql://u:hunter2@db/x"',
+            r"'mysql://u:\*\*\*@db/x'",
+            "postgresql://",
+        ),
         ('[store]\nurl = "sqlite://x.db"', "no store", "sqlite:///PATH"),
     ],
 )
-def test_a_mistake_in_the_file_is_named(env: dict[str, str], text: str, said: str, hint: str) -> None:
+def test_a_mistake_in_the_file_is_named(
+    env: dict[str, str], text: str, said: str, hint: str
+) -> None:
     """One sentence with the file, the name and, where it can be guessed, the name that was meant."""
     file = write(env, text)
     with pytest.raises(ConfigError, match=said) as caught:
@@ -134,7 +151,9 @@ def test_a_mistake_in_the_file_is_named(env: dict[str, str], text: str, said: st
     assert hint in caught.value.hint
 
 
-def test_a_file_that_cannot_be_read_is_named(env: dict[str, str], tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named(
+    env: dict[str, str], tmp_path: Path
+) -> None:
     """A folder in its place, or bytes that are no text."""
     folder = env | {"TENAX_CONFIG": str(tmp_path)}
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -158,7 +177,9 @@ def test_a_file_that_cannot_be_read_is_named(env: dict[str, str], tmp_path: Path
         ('[models.x]\nname = "n"\nurl = "http://h/v1\\u0001"', "is no address"),
     ],
 )
-def test_what_nobody_would_write_by_hand_is_a_sentence_too(env: dict[str, str], text: str, said: str) -> None:
+def test_what_nobody_would_write_by_hand_is_a_sentence_too(
+    env: dict[str, str], text: str, said: str
+) -> None:
     """A file that was damaged, or made by a program that was."""
     write(env, text)
     with pytest.raises(ConfigError, match=said):
@@ -189,10 +210,16 @@ def test_an_unknown_log_level_is_refused(env: dict[str, str]) -> None:
         ("sqlite:////a/b.db", "sqlite:////a/b.db"),
         ("postgresql://db:5432/tenax", "postgresql://db:5432/tenax"),
         ("postgresql://ada@db/tenax", "postgresql://ada@db/tenax"),
-        ("postgresql://ada:hunter2@db:5432/tenax", "postgresql://ada:***@db:5432/tenax"),
+        (
+            "postgresql://ada:hunter2@db:5432/tenax",
+            "postgresql://ada:***@db:5432/tenax",
+        ),
         ("postgresql://ada:hun@ter/2?@db/tenax", "postgresql://ada:***@db/tenax"),
         ("postgresql://:hunter2@db/tenax", "postgresql://:***@db/tenax"),
-        ("postgresql://db/t?user=a&password=hunter2&x=1", "postgresql://db/t?user=a&password=***&x=1"),
+        (
+            "postgresql://db/t?user=a&password=hunter2&x=1",
+            "postgresql://db/t?user=a&password=***&x=1",
+        ),
         ("postgresql://db/t?sslpassword=hunter2", "postgresql://db/t?sslpassword=***"),
     ],
 )
@@ -203,7 +230,9 @@ def test_a_password_is_never_shown(url: str, printed: str) -> None:
 
 def test_a_config_does_not_print_its_store(env: dict[str, str]) -> None:
     """A Config in a log line gives no password away."""
-    assert "hunter2" not in repr(load(env | {"TENAX_STORE": "postgresql://ada:hunter2@db/tenax"}))
+    assert "hunter2" not in repr(
+        load(env | {"TENAX_STORE": "postgresql://ada:hunter2@db/tenax"})
+    )
 
 
 MODELS = """
@@ -238,19 +267,36 @@ conversation = 0.5
 def test_the_file_names_the_models(env: dict[str, str]) -> None:
     """Which one answers, which stand in for it, how each is reached, and what it costs."""
     write(env, MODELS)
-    config = load(env | {"HOME": "/home/ada", "CLOUD_KEY": "k1", "ANTHROPIC_API_KEY": "k2"})
-    assert (config.model, config.fallback, config.resume) == ("main", ("cloud", "claude"), "ask")
+    config = load(
+        env | {"HOME": "/home/ada", "CLOUD_KEY": "k1", "ANTHROPIC_API_KEY": "k2"}
+    )
+    assert (config.model, config.fallback, config.resume) == (
+        "main",
+        ("cloud", "claude"),
+        "ask",
+    )
     assert (config.budget_day, config.budget_conversation) == (5, 0.5)
     assert config.tools_folder == Path("/home/ada/work")
-    main, cloud, claude, demo = (config.models[each] for each in ("main", "cloud", "claude", "demo"))
+    main, cloud, claude, demo = (
+        config.models[each] for each in ("main", "cloud", "claude", "demo")
+    )
     assert (main.label, main.api, main.url, main.name) == (
         "main",
         "openai",
         "http://127.0.0.1:11434/v1",
         "qwen3:8b",
     )
-    assert (main.key, main.context, main.max_tokens, main.price_input) == (None, 32768, 4000, None)
-    assert (cloud.url, cloud.price_input, cloud.price_output) == ("https://api.openai.com/v1", 3, 12.5)
+    assert (main.key, main.context, main.max_tokens, main.price_input) == (
+        None,
+        32768,
+        4000,
+        None,
+    )
+    assert (cloud.url, cloud.price_input, cloud.price_output) == (
+        "https://api.openai.com/v1",
+        3,
+        12.5,
+    )
     assert cloud.key is not None
     assert cloud.key.reveal() == "k1"
     assert claude.url == "https://api.anthropic.com"
@@ -263,22 +309,39 @@ def test_nothing_set_means_no_model_and_a_folder_for_tools() -> None:
     """An agent without a model can still list and search; its tools act in ~/tenax, or in a home of their own."""
     config = load({"HOME": "/home/ada"})
     assert (config.model, config.fallback, dict(config.models)) == (None, (), {})
-    assert (config.resume, config.budget_day, config.budget_conversation) == ("auto", None, None)
+    assert (config.resume, config.budget_day, config.budget_conversation) == (
+        "auto",
+        None,
+        None,
+    )
     assert config.tools_folder == Path("/home/ada/tenax")
     assert load({"TENAX_HOME": "/srv/tenax"}).tools_folder == Path("/srv/tenax/work")
-    assert load({"TENAX_HOME": "/srv"}, profile="a").tools_folder == Path("/srv/profiles/a/work")
+    assert load({"TENAX_HOME": "/srv"}, profile="a").tools_folder == Path(
+        "/srv/profiles/a/work"
+    )
 
 
-def test_a_server_finds_no_program_in_the_folder_of_the_tools(env: dict[str, str], tmp_path: Path) -> None:
+def test_a_server_finds_no_program_in_the_folder_of_the_tools(
+    env: dict[str, str], tmp_path: Path
+) -> None:
     """Commands write there: entries of PATH that lie in it, lead into it or through it, and relative ones, are left out."""
     work = Path(env["TENAX_HOME"]) / "work"
     (work / "bin").mkdir(parents=True)
     (tmp_path / "link").symlink_to(work)
     (work / "out").symlink_to("/opt")
     write(env, '[mcp.a]\ncommand = ["npx", "x"]')
-    left_out = [f"{work}/bin", f"{tmp_path}/link/bin", f"{work}/out", f"{work}/../work/bin", "bin", "."]
+    left_out = [
+        f"{work}/bin",
+        f"{tmp_path}/link/bin",
+        f"{work}/out",
+        f"{work}/../work/bin",
+        "bin",
+        ".",
+    ]
     path = ":".join([*left_out, "", "/usr/bin", f"{work}-other", "/bin"])
-    assert load(env | {"PATH": path}).mcp["a"].env["PATH"] == f"/usr/bin:{work}-other:/bin"
+    assert (
+        load(env | {"PATH": path}).mcp["a"].env["PATH"] == f"/usr/bin:{work}-other:/bin"
+    )
     assert load(env | {"PATH": "."}).mcp["a"].env["PATH"] == os.defpath
 
 
@@ -286,7 +349,10 @@ def test_a_lone_model_needs_no_choice(env: dict[str, str]) -> None:
     """It is the one that was meant; of two, none is guessed."""
     write(env, '[models.x]\nurl = "http://h"\nname = "n"')
     assert load(env).model == "x"
-    write(env, '[models.x]\nurl = "http://h"\nname = "n"\n[models.y]\nurl = "http://h"\nname = "n"')
+    write(
+        env,
+        '[models.x]\nurl = "http://h"\nname = "n"\n[models.y]\nurl = "http://h"\nname = "n"',
+    )
     assert load(env).model is None
 
 
@@ -294,23 +360,35 @@ def test_the_environment_chooses_a_model(env: dict[str, str]) -> None:
     """TENAX_MODEL beats the file, and must be one of its sections."""
     write(env, MODELS)
     home = env | {"HOME": "/home/ada"}
-    config = load(home | {"TENAX_MODEL": "claude", "OPENAI_BASE_URL": "http://elsewhere"})
+    config = load(
+        home | {"TENAX_MODEL": "claude", "OPENAI_BASE_URL": "http://elsewhere"}
+    )
     assert config.model == "claude"
     assert config.locked == {"model": "TENAX_MODEL"}
-    with pytest.raises(ConfigError, match=r"TENAX_MODEL names 'claud', and there is no section") as caught:
+    with pytest.raises(
+        ConfigError, match=r"TENAX_MODEL names 'claud', and there is no section"
+    ) as caught:
         load(home | {"TENAX_MODEL": "claud"})
     assert caught.value.hint == "Did you mean claude?"
 
 
 def test_two_variables_are_enough_for_a_model(env: dict[str, str]) -> None:
     """OPENAI_BASE_URL and TENAX_MODEL, without a file; the key is the usual one, if there is one."""
-    given = env | {"OPENAI_BASE_URL": "http://127.0.0.1:8080/v1", "TENAX_MODEL": "org/llama:8b"}
+    given = env | {
+        "OPENAI_BASE_URL": "http://127.0.0.1:8080/v1",
+        "TENAX_MODEL": "org/llama:8b",
+    }
 
     def chosen(config: Config) -> object:
         model = config.models[config.model or ""]
         return model.api, model.url, model.name, model.key and model.key.reveal()
 
-    assert chosen(load(given)) == ("openai", "http://127.0.0.1:8080/v1", "org/llama:8b", None)
+    assert chosen(load(given)) == (
+        "openai",
+        "http://127.0.0.1:8080/v1",
+        "org/llama:8b",
+        None,
+    )
     assert chosen(load(given | {"OPENAI_API_KEY": "k"}))[-1] == "k"  # type: ignore[index]
     assert load(given).locked == {"model": "TENAX_MODEL"}
     with pytest.raises(ConfigError, match="OPENAI_BASE_URL is no address"):
@@ -369,7 +447,9 @@ def test_a_missing_key_is_told_when_it_is_needed(
         found.reveal()
 
 
-@pytest.mark.parametrize("key", ["sk-hunter2", "hunter2", "env:sk-hunter2", "secret:", "file:hunter2", ""])
+@pytest.mark.parametrize(
+    "key", ["sk-hunter2", "hunter2", "env:sk-hunter2", "secret:", "file:hunter2", ""]
+)
 def test_a_key_in_the_file_is_refused(env: dict[str, str], key: str) -> None:
     """And never repeated: what stands there may be the key."""
     file = keyed(env, key)
@@ -395,7 +475,11 @@ X = '[models.x]\nurl = "http://h"\nname = "n"\n'
         ("models = 5", r"write \[models\.NAME\]", ""),
         ('models.x = "gpt"', r"write \[models\.x\]", ""),
         (f"{X}contxt = 5", r"sets models\.x\.contxt", "Did you mean models.x.context?"),
-        (f"{X}context = 1.5", r"models\.x\.context .* whole number above 0: context = ", ""),
+        (
+            f"{X}context = 1.5",
+            r"models\.x\.context .* whole number above 0: context = ",
+            "",
+        ),
         (f"{X}context = 0", "whole number above 0", ""),
         (f"{X}context = true", "whole number above 0", ""),
         (f"{X}price_input = -1", "a number, 0 or more", ""),
@@ -404,29 +488,71 @@ X = '[models.x]\nurl = "http://h"\nname = "n"\n'
         (f'{X}api = "smtp"', "must be one of openai, anthropic, practice, script", ""),
         ('[models.x]\nurl = "http://h"', r"models\.x in .* has no name", "name ="),
         ('[models.x]\napi = "script"', r"models\.x in .* has no url", "JSON file"),
-        ('[models.x]\nname = "n"\nurl = "127.0.0.1:80"', r"models\.x\.url in .* no address", "http://"),
+        (
+            '[models.x]\nname = "n"\nurl = "127.0.0.1:80"',
+            r"models\.x\.url in .* no address",
+            "http://",
+        ),
         ('[models.x]\nname = "n"\nurl = "http://h:port"', "no address", "http://"),
         ("[budget]\nday = true", r"budget\.day .* must be a number", ""),
         ("[tools]\nfolder = 1", r"tools\.folder .* must be text", ""),
-        ("[memory]\nreview = 1", r"memory\.review .* must be true or false: review = ", ""),
+        (
+            "[memory]\nreview = 1",
+            r"memory\.review .* must be true or false: review = ",
+            "",
+        ),
         ('[memory]\nreview = "false"', r"memory\.review .* must be true or false", ""),
-        ("[memory]\nproviders = true", r"memory\.providers .* must be a list of names", ""),
-        ("[memory]\nreviews = false", r"sets memory\.reviews", "Did you mean memory.review?"),
+        (
+            "[memory]\nproviders = true",
+            r"memory\.providers .* must be a list of names",
+            "",
+        ),
+        (
+            "[memory]\nreviews = false",
+            r"sets memory\.reviews",
+            "Did you mean memory.review?",
+        ),
         ('rules = "none"', r"write \[\[rules\]\] on a line of its own", ""),
         ('rules = ["x"]', r"write \[\[rules\]\] on a line of its own", ""),
         ('[rules]\ntool = "x"', r"write \[\[rules\]\] on a line of its own", ""),
-        (f'{DENY}[[rules]]\ntool = "x"\n', r"rules\[2\]\.verdict in .* is None; it must be", ""),
-        (f'{DENY}[[rules]]\nverdict = "ask"\n', r'rules\[2\]\.verdict .*"allow" or "deny"', ""),
-        (f'{DENY}[[rules]]\nverdict = "deny"\n', r"rules\[2\] in .* has no tool", 'tool = "*"'),
+        (
+            f'{DENY}[[rules]]\ntool = "x"\n',
+            r"rules\[2\]\.verdict in .* is None; it must be",
+            "",
+        ),
+        (
+            f'{DENY}[[rules]]\nverdict = "ask"\n',
+            r'rules\[2\]\.verdict .*"allow" or "deny"',
+            "",
+        ),
+        (
+            f'{DENY}[[rules]]\nverdict = "deny"\n',
+            r"rules\[2\] in .* has no tool",
+            'tool = "*"',
+        ),
         (f"{DENY}touches = 5\n", r"rules\[1\]\.touches .* must be text", ""),
-        (f'{DENY}touchs = "a"\n', r"sets rules\[1\]\.touchs", "Did you mean rules[1].touches?"),
+        (
+            f'{DENY}touchs = "a"\n',
+            r"sets rules\[1\]\.touchs",
+            "Did you mean rules[1].touches?",
+        ),
         (f'{DENY}touches = " "\n', r"rules\[1\] in .* its touches is empty", ""),
         (f'{DENY}touches = "a\\nb"\n', r"rules\[1\] in .* cannot be seen", ""),
-        ('[[rules]]\nverdict = "allow"\ntool = "\ufffd"\n', r"rules\[1\] in .* its tool holds U\+FFFD", ""),
-        ('[[rules]]\nverdict = "allow"\ntool = ""\n', r"rules\[1\] in .* its tool is empty", ""),
+        (
+            '[[rules]]\nverdict = "allow"\ntool = "\ufffd"\n',
+            r"rules\[1\] in .* its tool holds U\+FFFD",
+            "",
+        ),
+        (
+            '[[rules]]\nverdict = "allow"\ntool = ""\n',
+            r"rules\[1\] in .* its tool is empty",
+            "",
+        ),
     ],
 )
-def test_a_mistake_about_models_is_told(env: dict[str, str], text: str, said: str, hint: str) -> None:
+def test_a_mistake_about_models_is_told(
+    env: dict[str, str], text: str, said: str, hint: str
+) -> None:
     """The same way as any other: the file, the name, and what was meant or is allowed."""
     file = write(env, text)
     with pytest.raises(ConfigError, match=said) as caught:
@@ -439,28 +565,38 @@ def test_every_setting_stands_on_its_page() -> None:
     """A setting without a word for the person who sets it is none."""
     page = (Path(__file__).parents[2] / "docs" / "CONFIGURATION.md").read_text("utf-8")
     whole = {
-        f"{section}.{name}" for section in ("store", "tools", "serve", "memory") for name in SECTIONS[section]
+        f"{section}.{name}"
+        for section in ("store", "tools", "serve", "memory")
+        for name in SECTIONS[section]
     }
     names = {*TOP, *MODEL, *MCP, *RULE, *SECTIONS["budget"], *whole}
     assert {name for name in names if f"`{name}`" not in page} == set()
 
 
-def test_memory_reviews_by_itself_and_loads_only_what_is_named(env: dict[str, str]) -> None:
+def test_memory_reviews_by_itself_and_loads_only_what_is_named(
+    env: dict[str, str],
+) -> None:
     """The file may say otherwise, and a variable wins over it and is shown as locked."""
     assert (load(env).memory_review, load(env).memory_providers) == (True, ())
     write(env, '[memory]\nreview = false\nproviders = ["b", "a", "b"]')
     assert (load(env).memory_review, load(env).memory_providers) == (False, ("b", "a"))
-    config = load(env | {"TENAX_MEMORY_REVIEW": "True", "TENAX_MEMORY_PROVIDERS": " c, d,"})
+    config = load(
+        env | {"TENAX_MEMORY_REVIEW": "True", "TENAX_MEMORY_PROVIDERS": " c, d,"}
+    )
     assert (config.memory_review, config.memory_providers) == (True, ("c", "d"))
     assert config.locked == {
         "memory.review": "TENAX_MEMORY_REVIEW",
         "memory.providers": "TENAX_MEMORY_PROVIDERS",
     }
-    with pytest.raises(ConfigError, match="TENAX_MEMORY_REVIEW is 'no'; it must be true or false"):
+    with pytest.raises(
+        ConfigError, match="TENAX_MEMORY_REVIEW is 'no'; it must be true or false"
+    ):
         load(env | {"TENAX_MEMORY_REVIEW": "no"})
 
 
-def test_the_page_is_served_on_loopback_unless_told_otherwise(env: dict[str, str]) -> None:
+def test_the_page_is_served_on_loopback_unless_told_otherwise(
+    env: dict[str, str],
+) -> None:
     """The file may say another place, and a variable wins over it and is shown as locked."""
     assert (load(env).serve_host, load(env).serve_port) == ("127.0.0.1", 8629)
     write(env, '[serve]\nhost = "0.0.0.0"\nport = 80')
@@ -476,7 +612,11 @@ def test_the_page_is_served_on_loopback_unless_told_otherwise(env: dict[str, str
 @pytest.mark.parametrize(
     ("text", "more", "said"),
     [
-        ("port = 65536", {}, r"serve\.port in .* is '65536'; it must be a whole number from 1 to 65535"),
+        (
+            "port = 65536",
+            {},
+            r"serve\.port in .* is '65536'; it must be a whole number from 1 to 65535",
+        ),
         ("port = 0", {}, r"serve\.port .* whole number above 0"),
         ('port = "80"', {}, r"serve\.port .* whole number above 0"),
         ("", {"TENAX_PORT": "http"}, "TENAX_PORT is 'http'; it must be a whole number"),
@@ -484,7 +624,11 @@ def test_the_page_is_served_on_loopback_unless_told_otherwise(env: dict[str, str
         ('host = "http://x"', {}, r"serve\.host in .* no host"),
         ('host = ""', {}, r"serve\.host in .* no host"),
         ("", {"TENAX_HOST": "my host"}, "TENAX_HOST is 'my host', which is no host"),
-        ('proxies = ["10.0.0.0/8"]', {}, r"serve\.proxies in .* has '10\.0\.0\.0/8', which is no address"),
+        (
+            'proxies = ["10.0.0.0/8"]',
+            {},
+            r"serve\.proxies in .* has '10\.0\.0\.0/8', which is no address",
+        ),
     ],
 )
 def test_a_place_that_cannot_be_is_told(
@@ -501,7 +645,11 @@ def test_the_practice_model_needs_nothing_but_its_api(env: dict[str, str]) -> No
     write(env, '[models.p]\napi = "practice"')
     config = load(env)
     assert config.model == "p"
-    assert (config.models["p"].name, config.models["p"].url, config.models["p"].key) == ("practice", "", None)
+    assert (
+        config.models["p"].name,
+        config.models["p"].url,
+        config.models["p"].key,
+    ) == ("practice", "", None)
 
 
 def test_one_service_looks_things_up_in_the_web(env: dict[str, str]) -> None:
@@ -528,8 +676,13 @@ def test_one_service_looks_things_up_in_the_web(env: dict[str, str]) -> None:
 def test_rules_are_read_in_their_order(env: dict[str, str]) -> None:
     """Of any tool, also one that is not there; without a pattern they are about everything that it touches."""
     assert load(env).rules == ()
-    write(env, f'{DENY}[[rules]]\nverdict = "allow"\ntool = "mcp_*"\ntouches = "a/[[]*"\n')
-    assert load(env).rules == (Rule("deny", "write_file"), Rule("allow", "mcp_*", "a/[[]*"))
+    write(
+        env, f'{DENY}[[rules]]\nverdict = "allow"\ntool = "mcp_*"\ntouches = "a/[[]*"\n'
+    )
+    assert load(env).rules == (
+        Rule("deny", "write_file"),
+        Rule("allow", "mcp_*", "a/[[]*"),
+    )
 
 
 def test_tools_never_work_on_what_is_tenaxs_own(env: dict[str, str]) -> None:

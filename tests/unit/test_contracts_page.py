@@ -10,7 +10,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "CONTRACTS.md").read_text("utf-8")
-ROWS = re.findall(r"^\| (\d\S*|[A-Z]{2}|[JMSW]\d+) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
+ROWS = re.findall(
+    r"^\| (\d\S*|[A-Z]{2}|[JMSW]\d+) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE
+)
 DUE = {
     *(f"0.{n}" for n in range(1, 7)),
     *(f"0.+{n}" for n in range(1, 5)),
@@ -35,7 +37,9 @@ def test_every_row_that_is_due_is_on_the_page() -> None:
     assert {row for row, _, _ in ROWS} == DUE
 
 
-@pytest.mark.parametrize(("row", "promise", "tests"), ROWS, ids=[f"{row} {tests}" for row, _, tests in ROWS])
+@pytest.mark.parametrize(
+    ("row", "promise", "tests"), ROWS, ids=[f"{row} {tests}" for row, _, tests in ROWS]
+)
 def test_the_test_that_a_row_names_is_there(row: str, promise: str, tests: str) -> None:
     """Each named test can be found in its file."""
     assert promise, row
@@ -46,6 +50,7 @@ def test_the_test_that_a_row_names_is_there(row: str, promise: str, tests: str) 
             (node,) = [
                 n
                 for n in found
-                if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and n.name == name
+                if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+                and n.name == name
             ]
             found = node.body

@@ -21,10 +21,16 @@ def test_every_dependency_is_explained() -> None:
     asked = [
         *project["build-system"]["requires"],
         *project["project"]["dependencies"],
-        *(one for extra in project["project"]["optional-dependencies"].values() for one in extra),
+        *(
+            one
+            for extra in project["project"]["optional-dependencies"].values()
+            for one in extra
+        ),
         *(
             line
-            for line in (ROOT / "tests/support/postgres-wheel.txt").read_text().splitlines()
+            for line in (ROOT / "tests/support/postgres-wheel.txt")
+            .read_text()
+            .splitlines()
             if "==" in line
         ),
         *PACKAGES,

@@ -28,14 +28,18 @@ def config(tmp_path: Path) -> Config:
     return load({"TENAX_HOME": str(tmp_path / "home")})
 
 
-def test_the_owner_keeps_the_folder_of_the_settings_and_nothing_is_made(config: Config) -> None:
+def test_the_owner_keeps_the_folder_of_the_settings_and_nothing_is_made(
+    config: Config,
+) -> None:
     """It is made by whoever first writes in it, as ever."""
     assert folder_of(config, LOCAL_USER) == config.tools_folder
     assert not config.places.data.exists()
     assert folders_of_users(config) == {}
 
 
-def test_every_other_user_has_a_folder_that_nobody_else_can_look_into(config: Config) -> None:
+def test_every_other_user_has_a_folder_that_nobody_else_can_look_into(
+    config: Config,
+) -> None:
     """Whatever the mask of the process is, on the way to it too; asking again changes nothing."""
     before = os.umask(0)
     try:
@@ -51,11 +55,16 @@ def test_every_other_user_has_a_folder_that_nobody_else_can_look_into(config: Co
     assert folders_of_users(config) == {"bob": folder}
 
 
-def test_memory_providers_keep_the_data_of_each_user_in_another_folder(config: Config) -> None:
+def test_memory_providers_keep_the_data_of_each_user_in_another_folder(
+    config: Config,
+) -> None:
     """The owner's stays in the data folder; another user's lies beside the files of their tools, not among them."""
     assert home_of(config, LOCAL_USER) == config.places.data
     assert home_of(config, "bob") == config.places.data / "users" / "bob"
-    assert home_of(config, "bob") not in {home_of(config, "carol"), folder_of(config, "bob")}
+    assert home_of(config, "bob") not in {
+        home_of(config, "carol"),
+        folder_of(config, "bob"),
+    }
 
 
 def test_no_two_users_share_a_folder_and_no_name_leads_out(config: Config) -> None:
@@ -64,7 +73,10 @@ def test_no_two_users_share_a_folder_and_no_name_leads_out(config: Config) -> No
     assert len({str(folder).casefold() for folder in folders}) == len(ODD_NAMES)
     for folder in folders:
         assert folder.parent.parent == config.places.users
-        assert folder.resolve() == config.places.users.resolve() / folder.parent.name / "files"
+        assert (
+            folder.resolve()
+            == config.places.users.resolve() / folder.parent.name / "files"
+        )
         assert str(folder).isascii()
     shorter = [name for name in ODD_NAMES if len(name.encode()) < 60]
     assert {name: folders_of_users(config).get(name) for name in shorter} == {
@@ -73,15 +85,22 @@ def test_no_two_users_share_a_folder_and_no_name_leads_out(config: Config) -> No
 
 
 @pytest.mark.parametrize("how", ["write_file", "a command"])
-async def test_a_folder_that_was_removed_is_made_again_for_its_user_only(config: Config, how: str) -> None:
+async def test_a_folder_that_was_removed_is_made_again_for_its_user_only(
+    config: Config, how: str
+) -> None:
     """While Tenax runs, by the first tool that needs it."""
     folder = folder_of(config, "bob")
     shutil.rmtree(config.places.users)
     if how == "write_file":
-        await WriteFile().run(WriteFileArgs("a.txt", "x"), Call("bob", "c_1", 3, "call", folder))
+        await WriteFile().run(
+            WriteFileArgs("a.txt", "x"), Call("bob", "c_1", 3, "call", folder)
+        )
     else:
         os.close(open_folder(folder, make=True))
-    modes = {stat.S_IMODE(place.stat().st_mode) for place in (folder, folder.parent, folder.parent.parent)}
+    modes = {
+        stat.S_IMODE(place.stat().st_mode)
+        for place in (folder, folder.parent, folder.parent.parent)
+    }
     assert modes == {0o700}
 
 
@@ -89,12 +108,16 @@ def test_a_folder_that_cannot_be_made_is_told(config: Config) -> None:
     """In a sentence, with what to do."""
     config.places.data.mkdir()
     config.places.users.write_text("in the way")
-    with pytest.raises(CannotOpen, match=r"users/bob/files cannot be made: .+\.$") as caught:
+    with pytest.raises(
+        CannotOpen, match=r"users/bob/files cannot be made: .+\.$"
+    ) as caught:
         folder_of(config, "bob")
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("inside", ["users", "users/bob/files", "files", "files/0123", "link/bob/files"])
+@pytest.mark.parametrize(
+    "inside", ["users", "users/bob/files", "files", "files/0123", "link/bob/files"]
+)
 def test_the_owner_cannot_work_where_others_do(tmp_path: Path, inside: str) -> None:
     """Nor in the snapshots, nor by a link; the error names a folder that will do."""
     home = tmp_path / "home"
@@ -111,10 +134,15 @@ def test_the_owner_cannot_work_where_others_do(tmp_path: Path, inside: str) -> N
 def test_the_folder_that_is_used_unless_set_is_checked_too(tmp_path: Path) -> None:
     """It may hold the data folder, or be a link to the files of another user."""
     env = {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "tenax")}
-    with pytest.raises(ConfigError, match=r"tools\.folder is not set, so it is .*own files"):
+    with pytest.raises(
+        ConfigError, match=r"tools\.folder is not set, so it is .*own files"
+    ):
         load(env)
     env = {"HOME": str(tmp_path)}
     theirs = folder_of(load(env), "bob")
     (tmp_path / "tenax").symlink_to(theirs)
-    with pytest.raises(ConfigError, match=r"tools\.folder is not set, so it is .*the files of other users"):
+    with pytest.raises(
+        ConfigError,
+        match=r"tools\.folder is not set, so it is .*the files of other users",
+    ):
         load(env)

@@ -70,18 +70,26 @@ def test_the_page_about_the_store_names_every_table() -> None:
     with tenax.open("memory:") as journal:
         tables = {row[2] for row in journal.store.query("prove_schema")}
     named = set(
-        re.findall(r"`(\w+)`", "\n".join(line for line in page.splitlines() if line.startswith("| `")))
+        re.findall(
+            r"`(\w+)`",
+            "\n".join(line for line in page.splitlines() if line.startswith("| `")),
+        )
     )
     assert tables - named == set()
 
 
 def stranger(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the twenty lines that the page gives, in a process without Tenax."""
-    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "store.md").read_text("utf-8"), re.DOTALL)
+    (code,) = re.findall(
+        r"```python\n(.*?)```", (DOCS / "store.md").read_text("utf-8"), re.DOTALL
+    )
     script = folder / "prove.py"
     script.write_text(code)
     return subprocess.run(
-        [sys.executable, "-I", script, *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-I", script, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 

@@ -21,7 +21,9 @@ HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
 
 
 def lines(name: str) -> list[str]:
-    return (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    return (
+        (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    )
 
 
 def pins(name: str) -> dict[str, set[str]]:
@@ -40,7 +42,10 @@ def project() -> dict[str, Any]:
 def asked(name: str) -> list[str]:
     """What a lock file has to cover."""
     found = project()
-    needs, extras = found["project"]["dependencies"], found["project"]["optional-dependencies"]
+    needs, extras = (
+        found["project"]["dependencies"],
+        found["project"]["optional-dependencies"],
+    )
     return {
         "run": [*needs, *extras["mcp"]],
         "dev": [*needs, *extras["mcp"], *extras["postgres"], *extras["dev"]],
@@ -71,7 +76,9 @@ def test_what_is_asked_for_is_pinned(name: str) -> None:
             continue
         versions = found.get(canonicalize_name(need.name), set())
         assert versions, need
-        assert all(need.specifier.contains(version, prereleases=True) for version in versions), need
+        assert all(
+            need.specifier.contains(version, prereleases=True) for version in versions
+        ), need
 
 
 def test_the_files_agree() -> None:

@@ -18,17 +18,31 @@ def name_of(test: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("row", "tests"), [(row, tests) for row, _, tests in ROWS], ids=lambda text: text[:60]
+    ("row", "tests"),
+    [(row, tests) for row, _, tests in ROWS],
+    ids=lambda text: text[:60],
 )
 def test_every_row_has_a_mutant(row: str, tests: str) -> None:
     """One that a test of this very row catches."""
     names = {name_of(test) for test in tests.split(", ")}
-    caught = {name_of(test) for mutant in MUTANTS if mutant.row == row for test in mutant.tests}
-    classes = {test.split("::")[1] for mutant in MUTANTS if mutant.row == row for test in mutant.tests}
+    caught = {
+        name_of(test)
+        for mutant in MUTANTS
+        if mutant.row == row
+        for test in mutant.tests
+    }
+    classes = {
+        test.split("::")[1]
+        for mutant in MUTANTS
+        if mutant.row == row
+        for test in mutant.tests
+    }
     assert names & (caught | classes), f"no mutant of row {row} names one of its tests"
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.row} {mutant.file}")
+@pytest.mark.parametrize(
+    "mutant", MUTANTS, ids=lambda mutant: f"{mutant.row} {mutant.file}"
+)
 def test_a_mutant_can_be_applied_and_its_tests_are_there(mutant: Mutant) -> None:
     """Its old text stands in its file exactly once; whoever changes the source there changes the mutant."""
     assert mutant.old != mutant.new

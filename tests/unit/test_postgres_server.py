@@ -47,7 +47,9 @@ with PostgresServer() as server:
     print(server.url(), server._folder, flush=True)
     input()
 """
-    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as owner:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=-1, stdout=-1, text=True
+    ) as owner:
         assert owner.stdout
         url, folder = owner.stdout.readline().split()
         psycopg.connect(url).close()

@@ -103,8 +103,12 @@ def test_what_cannot_be_searched_for_is_refused_with_a_sentence(words: object) -
         parse(words)
 
 
-@given(TEXT, st.integers(0, 40), st.integers(1, 12), st.sampled_from(["{}", '"{}"', "{}*"]))
-def test_what_is_found_is_always_proposed(text: str, start: int, length: int, shape: str) -> None:
+@given(
+    TEXT, st.integers(0, 40), st.integers(1, 12), st.sampled_from(["{}", '"{}"', "{}*"])
+)
+def test_what_is_found_is_always_proposed(
+    text: str, start: int, length: int, shape: str
+) -> None:
     """A text that matches holds every piece and every key, so an index of them misses nothing."""
     try:
         query = parse(shape.format(text[start : start + length].replace('"', "")))

@@ -33,8 +33,12 @@ def run(folder: Path, *names: str) -> tuple[int, list[str]]:
         (folder / f"test_{name}.py").write_text(TESTS[name])
     command = [sys.executable, "-m", "tools.rerun", "-q", "."]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
-    return done.returncode, [line for line in done.stdout.splitlines() if line.startswith("FLAKY")]
+    done = subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, check=False
+    )
+    return done.returncode, [
+        line for line in done.stdout.splitlines() if line.startswith("FLAKY")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,10 @@ def test_the_first_model_makes_file_and_folder(env: dict[str, str]) -> None:
     assert add_model(load(env), "ollama", LOCAL) == "ollama"
     config = load(env)
     assert config.model == "ollama"
-    assert (config.models["ollama"].name, config.models["ollama"].url) == (LOCAL["name"], LOCAL["url"])
+    assert (config.models["ollama"].name, config.models["ollama"].url) == (
+        LOCAL["name"],
+        LOCAL["url"],
+    )
     assert (mode(config.file), mode(config.file.parent)) == (0o600, 0o700)
     assert [each.name for each in config.file.parent.iterdir()] == ["config.toml"]
 
@@ -122,7 +125,9 @@ def test_a_key_goes_to_a_file_that_nobody_else_reads(
     add_model(config, "groq", LOCAL, key="another")
     add_model(load(env), "groq", LOCAL, key=KEY)
     config = load(env)
-    revealed = {label: each.key.reveal() for label, each in config.models.items() if each.key}
+    revealed = {
+        label: each.key.reveal() for label, each in config.models.items() if each.key
+    }
     assert revealed == {"groq": KEY, "groq2": "another"}
     assert config.model == "groq"
 
@@ -180,7 +185,9 @@ def test_what_a_variable_says_cannot_be_changed_here(env: dict[str, str]) -> Non
     assert list(load(env).models) == ["old", "ollama"]
 
 
-def test_a_full_disk_leaves_the_old_file(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_file(
+    env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A sentence, and nothing half-written lies about."""
     file = write(env, WRITTEN)
 
@@ -188,13 +195,17 @@ def test_a_full_disk_leaves_the_old_file(env: dict[str, str], monkeypatch: pytes
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ConfigError, match=r"config\.toml cannot be written: No space left on device\."):
+    with pytest.raises(
+        ConfigError, match=r"config\.toml cannot be written: No space left on device\."
+    ):
         add_model(load(env), "ollama", LOCAL)
     assert file.read_text() == WRITTEN
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_a_place_that_cannot_be_written_is_told(env: dict[str, str], tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_told(
+    env: dict[str, str], tmp_path: Path
+) -> None:
     """Something else in the way of the folder, or a file that was changed to nonsense meanwhile."""
     (tmp_path / "home").write_text("no folder")
     config = load({"TENAX_HOME": str(tmp_path)})
@@ -219,9 +230,14 @@ def test_a_link_stays_a_link(env: dict[str, str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ['models = {x = {name = "y", url = "http://h"}}\n', 'models.x.name = "y"\nmodels.x.url = "http://h"\n'],
+    [
+        'models = {x = {name = "y", url = "http://h"}}\n',
+        'models.x.name = "y"\nmodels.x.url = "http://h"\n',
+    ],
 )
-def test_a_file_that_cannot_be_changed_safely_is_left(env: dict[str, str], text: str) -> None:
+def test_a_file_that_cannot_be_changed_safely_is_left(
+    env: dict[str, str], text: str
+) -> None:
     """TOML has many ways to say a thing; where the change would say another, the person is told to make it."""
     file = write(env, text)
     with pytest.raises(ConfigError, match="without harm") as caught:
@@ -252,7 +268,9 @@ port = 9000
 """
 
 
-def test_a_rule_is_added_and_taken_back_and_the_file_is_as_before(env: dict[str, str]) -> None:
+def test_a_rule_is_added_and_taken_back_and_the_file_is_as_before(
+    env: dict[str, str],
+) -> None:
     """Whatever characters a name has; the same rule twice is one; what is gone cannot be taken back again."""
     file = write(env, WRITTEN)
     rules = [Rule("allow", "write_file", exactly(ODD)), Rule("deny", "*", "x\\y")]
@@ -271,16 +289,27 @@ def test_comments_around_a_rule_stay(env: dict[str, str]) -> None:
     """Only the lines of the rule itself go, and no other setting changes."""
     file = write(env, RULED)
     remove_rule(load(env), Rule("allow", "edit_file", "notes/*"))
-    for line in ("# what it must not", "[[rules]]   # mine", "# what it may", "# the very end", "[serve]"):
+    for line in (
+        "# what it must not",
+        "[[rules]]   # mine",
+        "# what it may",
+        "# the very end",
+        "[serve]",
+    ):
         assert line in file.read_text()
     config = load(env)
-    assert (config.rules, config.serve_port) == ((Rule("deny", "write_file", "secret/*"),), 9000)
+    assert (config.rules, config.serve_port) == (
+        (Rule("deny", "write_file", "secret/*"),),
+        9000,
+    )
     remove_rule(config, config.rules[0])
     assert (load(env).rules, load(env).serve_port, load(env).model) == ((), 9000, "old")
     assert "# what it must not" in file.read_text()
 
 
-def test_a_file_that_cannot_be_changed_without_harm_is_left(env: dict[str, str]) -> None:
+def test_a_file_that_cannot_be_changed_without_harm_is_left(
+    env: dict[str, str],
+) -> None:
     """Rules in one line are read, and not rewritten; words that look like a rule are no rule."""
     inline = 'rules = [{verdict = "deny", tool = "x"}]\n'
     file = write(env, inline)
@@ -297,7 +326,9 @@ def test_a_file_that_cannot_be_changed_without_harm_is_left(env: dict[str, str])
     assert file.read_text() == tricky
 
 
-@pytest.mark.parametrize("rule", [Rule("allow", ""), Rule("allow", "x", " "), Rule("deny", "x", "a\u202eb")])
+@pytest.mark.parametrize(
+    "rule", [Rule("allow", ""), Rule("allow", "x", " "), Rule("deny", "x", "a\u202eb")]
+)
 def test_what_can_be_no_rule_is_refused(env: dict[str, str], rule: Rule) -> None:
     """Nothing is written."""
     with pytest.raises(InvalidInput, match="cannot be a rule"):
@@ -309,7 +340,8 @@ def test_two_who_add_at_once_both_have_their_way(
     env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No rule is lost: one changes the file at a time."""
-    monkeypatch.setattr("tenax.settings._TURN_SECONDS", 60.0)  # the last of so many waits for all others
+    # the last of so many waits for all others
+    monkeypatch.setattr("tenax.settings._TURN_SECONDS", 60.0)
     config = load(env)
     rules = [Rule("deny", f"tool{n}") for n in range(12)]
     threads = [threading.Thread(target=add_rule, args=(config, rule)) for rule in rules]
@@ -320,7 +352,9 @@ def test_two_who_add_at_once_both_have_their_way(
     assert set(load(env).rules) == set(rules)
 
 
-def test_rules_are_as_the_file_says_now(env: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+def test_rules_are_as_the_file_says_now(
+    env: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
     """Whoever changed it. One that is broken changes nothing; for others only what forbids holds."""
     config = load(env)
     mine, others = Rules(config), Rules(config, allows=False)
@@ -355,7 +389,9 @@ def test_rules_that_could_not_be_read_for_a_moment_hold_from_the_next_one_on(
     assert rules() == (deny,)
 
 
-def test_rules_that_an_editor_writes_within_a_tick_of_the_clock_hold(env: dict[str, str]) -> None:
+def test_rules_that_an_editor_writes_within_a_tick_of_the_clock_hold(
+    env: dict[str, str],
+) -> None:
     """It empties the file and fills it again; who looked in between looks again, whatever the time of the file says."""
     config, deny = load(env), Rule("deny", "y")
     add_rule(config, deny)
@@ -384,7 +420,10 @@ def test_an_exact_pattern_fits_its_text_and_no_other(touches: str) -> None:
 
 def test_what_is_proposed_for_a_call() -> None:
     """The very thing; of a file also its folder; nothing where the line hides or is too long to be read."""
-    assert proposals("a[1]/b*/c.txt", paths=True) == ["a[[]1]/b[*]/c.txt", "a[[]1]/b[*]/*"]
+    assert proposals("a[1]/b*/c.txt", paths=True) == [
+        "a[[]1]/b[*]/c.txt",
+        "a[[]1]/b[*]/*",
+    ]
     assert proposals("rm -r a/b", paths=False) == ["rm -r a/b"]
     assert proposals("top.txt", paths=True) == ["top.txt"]
     for none in ("", " ", "a\ufffdb", "x" * 5000):

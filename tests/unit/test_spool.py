@@ -102,7 +102,9 @@ def test_a_full_disk_leaves_it_its_room_and_is_then_told(tmp_path: Path) -> None
     assert small == ["small", "9", "small"]
 
 
-def test_it_grows_past_its_room_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_grows_past_its_room_up_to_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And is back at its room when it was emptied."""
     spool = Spool(tmp_path, "i_1")
     for n in range(10):
@@ -144,7 +146,9 @@ def test_only_what_was_read_is_emptied(tmp_path: Path) -> None:
     spool.close(remove=True)
 
 
-def test_a_record_that_was_not_finished_ends_it_wherever_it_was_cut(tmp_path: Path) -> None:
+def test_a_record_that_was_not_finished_ends_it_wherever_it_was_cut(
+    tmp_path: Path,
+) -> None:
     """Every way to lose the end of the last record leaves the ones before it, and one can be written after them."""
     spool = Spool(tmp_path, "i_1")
     file = tmp_path / "i_1" / "spool"
@@ -165,7 +169,9 @@ def test_a_record_that_was_not_finished_ends_it_wherever_it_was_cut(tmp_path: Pa
     again.close(remove=True)
 
 
-def test_what_is_left_of_a_failed_write_is_never_taken_for_a_record(tmp_path: Path) -> None:
+def test_what_is_left_of_a_failed_write_is_never_taken_for_a_record(
+    tmp_path: Path,
+) -> None:
     """Not even where it holds the bytes of one."""
     spool = Spool(tmp_path, "i_1")
     file = tmp_path / "i_1" / "spool"
@@ -218,7 +224,9 @@ def test_several_threads_may_write(tmp_path: Path) -> None:
     entries = spool.read()
     for n in range(4):
         of_run = [each for each in entries if each.run == f"r_{n}"]
-        assert [(each.index, each.body) for each in of_run] == [(i, str(i).encode()) for i in range(50)]
+        assert [(each.index, each.body) for each in of_run] == [
+            (i, str(i).encode()) for i in range(50)
+        ]
     spool.close(remove=True)
 
 
@@ -232,7 +240,9 @@ def test_a_closed_spool_is_not_used_and_a_removed_one_is_gone(tmp_path: Path) ->
         spool.write(entry())
 
 
-def test_what_is_left_of_the_dead_is_found_and_the_living_are_left_alone(tmp_path: Path) -> None:
+def test_what_is_left_of_the_dead_is_found_and_the_living_are_left_alone(
+    tmp_path: Path,
+) -> None:
     """By the lock of the writer too: a store that is away may think that an instance is dead."""
     mine, other = Spool(tmp_path, "i_mine"), Spool(tmp_path, "i_other")
     other.write(entry("of the dead"))
@@ -267,7 +277,9 @@ def test_a_sweep_that_cannot_ask_who_is_alive_keeps_nothing(tmp_path: Path) -> N
         each.close(remove=True)
 
 
-def test_a_spool_that_cannot_be_read_stays_and_does_not_hold_up_the_others(tmp_path: Path) -> None:
+def test_a_spool_that_cannot_be_read_stays_and_does_not_hold_up_the_others(
+    tmp_path: Path,
+) -> None:
     """A record that is whole and means nothing to this version is not thrown away."""
     for name in ("i_1", "i_2"):
         Spool(tmp_path, name).close(remove=False)
@@ -279,7 +291,9 @@ def test_a_spool_that_cannot_be_read_stays_and_does_not_hold_up_the_others(tmp_p
     assert (tmp_path / "i_1" / "spool").exists()
 
 
-def test_a_folder_without_a_spool_is_tidied_and_one_without_a_lock_is_found(tmp_path: Path) -> None:
+def test_a_folder_without_a_spool_is_tidied_and_one_without_a_lock_is_found(
+    tmp_path: Path,
+) -> None:
     """Somebody died while making the one or removing the other."""
     (tmp_path / "i_1").mkdir()
     (tmp_path / "i_2").mkdir()

@@ -37,7 +37,10 @@ def test_simulated_time_is_for_many_threads() -> None:
     """No step is lost."""
     clock = SimClock()
     start = clock.monotonic()
-    threads = [threading.Thread(target=lambda: [clock.advance(0.001) for _ in range(500)]) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: [clock.advance(0.001) for _ in range(500)])
+        for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -154,7 +157,9 @@ def test_a_disk_counts_writes_and_flushes_by_file(tmp_path: Path) -> None:
         assert disk.count("sync", "main") == main
         journal.store.scrub()
         assert disk.count("sync", "main") > main
-        assert disk.count("write") >= disk.count("write", "wal") + disk.count("write", "main")
+        assert disk.count("write") >= disk.count("write", "wal") + disk.count(
+            "write", "main"
+        )
         journal.close()
 
 

@@ -11,7 +11,15 @@ from hypothesis import strategies as some
 
 from tenax.clock import machine_zone
 from tenax.errors import InvalidInput
-from tenax.when import EXAMPLES, brought_back, first, following, is_understood, local, zone_of
+from tenax.when import (
+    EXAMPLES,
+    brought_back,
+    first,
+    following,
+    is_understood,
+    local,
+    zone_of,
+)
 
 BERLIN, LORD_HOWE, APIA = (
     ZoneInfo(each) for each in ("Europe/Berlin", "Australia/Lord_Howe", "Pacific/Apia")
@@ -35,15 +43,35 @@ NOW = us("2026-11-15 23:00:30")  # a Sunday
         ("every day at 8", "every day at 08:00", "2026-11-16 08:00"),
         ("Daily at noon.", "every day at 12:00", "2026-11-16 12:00"),
         ("every weekday at 8:30", "every weekday at 08:30", "2026-11-16 08:30"),
-        ("every monday and thursday at 18:00", "every Monday and Thursday at 18:00", "2026-11-16 18:00"),
-        ("Every Sat,  Sun AT 11 pm", "every Saturday and Sunday at 23:00", "2026-11-21 23:00"),
-        ("every mon, tue, and fri at 8", "every Monday and Tuesday and Friday at 08:00", "2026-11-16 08:00"),
+        (
+            "every monday and thursday at 18:00",
+            "every Monday and Thursday at 18:00",
+            "2026-11-16 18:00",
+        ),
+        (
+            "Every Sat,  Sun AT 11 pm",
+            "every Saturday and Sunday at 23:00",
+            "2026-11-21 23:00",
+        ),
+        (
+            "every mon, tue, and fri at 8",
+            "every Monday and Tuesday and Friday at 08:00",
+            "2026-11-16 08:00",
+        ),
         ("every sunday at 23:00", "every Sunday at 23:00", "2026-11-22 23:00"),
         ("every hour", "every hour", "2026-11-16 00:00"),
         ("every 15 minutes", "every 15 minutes", "2026-11-15 23:15"),
         ("every 120 minutes", "every 2 hours", "2026-11-16 01:00"),
-        ("every month on the 1st at 7", "every month on the 1st at 07:00", "2026-12-01 07:00"),
-        ("monthly on the 31 at midnight", "every month on the 31st at 00:00", "2026-11-30 00:00"),
+        (
+            "every month on the 1st at 7",
+            "every month on the 1st at 07:00",
+            "2026-12-01 07:00",
+        ),
+        (
+            "monthly on the 31 at midnight",
+            "every month on the 31st at 00:00",
+            "2026-11-30 00:00",
+        ),
         ("on 2026-12-24 at 9:00", "on 2026-12-24 at 09:00", "2026-12-24 09:00"),
         ("tomorrow at 9", "on 2026-11-16 at 09:00", "2026-11-16 09:00"),
         ("today at 23:01", "on 2026-11-15 at 23:01", "2026-11-15 23:01"),
@@ -79,7 +107,9 @@ def test_anything_else_is_refused_in_a_sentence(words: str) -> None:
         assert all(each in refused.value.hint for each in EXAMPLES)
 
 
-def test_an_hour_that_is_skipped_comes_later_and_one_that_is_repeated_comes_once() -> None:
+def test_an_hour_that_is_skipped_comes_later_and_one_that_is_repeated_comes_once() -> (
+    None
+):
     """Berlin, 29 March and 25 October 2026; and Lord Howe, whose clock moves by half an hour."""
     every = "every day at 02:30"
     spring = [us("2026-03-27 12:00")]
@@ -91,17 +121,29 @@ def test_an_hour_that_is_skipped_comes_later_and_one_that_is_repeated_comes_once
         "03-28 02:30 +0100", "03-29 03:30 +0200", "03-30 02:30 +0200", "03-31 02:30 +0200"]  # fmt: skip
     assert [shown(each)[5:] for each in autumn[1:]] == [
         "10-24 02:30 +0200", "10-25 02:30 +0200", "10-26 02:30 +0100", "10-27 02:30 +0100"]  # fmt: skip
-    at, _ = following("every day at 02:15", LORD_HOWE, us("2026-10-03 12:00", LORD_HOWE), 0)
+    at, _ = following(
+        "every day at 02:15", LORD_HOWE, us("2026-10-03 12:00", LORD_HOWE), 0
+    )
     assert at is not None
     assert shown(at, LORD_HOWE) == "2026-10-04 02:45 +1100"
 
 
-def test_an_interval_is_the_same_length_when_the_clock_moves_and_keeps_its_minute() -> None:
+def test_an_interval_is_the_same_length_when_the_clock_moves_and_keeps_its_minute() -> (
+    None
+):
     """Every hour through the night that has 25 of them; and hours that nobody ran are skipped, and counted."""
     due = us("2026-10-24 23:10")
     twice = [due := following("every hour", BERLIN, due, due)[0] or 0 for _ in range(4)]
-    assert [shown(each)[11:16] for each in twice] == ["00:10", "01:10", "02:10", "02:10"]
-    assert following("every hour", BERLIN, due, due + 7_300_000_000) == (due + 3 * 3_600_000_000, 2)
+    assert [shown(each)[11:16] for each in twice] == [
+        "00:10",
+        "01:10",
+        "02:10",
+        "02:10",
+    ]
+    assert following("every hour", BERLIN, due, due + 7_300_000_000) == (
+        due + 3 * 3_600_000_000,
+        2,
+    )
 
 
 def test_what_was_missed_is_counted_and_not_made_up_for() -> None:
@@ -111,20 +153,39 @@ def test_what_was_missed_is_counted_and_not_made_up_for() -> None:
         us("2026-11-25 08:00"),
         4,
     )
-    assert following("every weekday at 08:00", BERLIN, due, due) == (us("2026-11-19 08:00"), 0)
+    assert following("every weekday at 08:00", BERLIN, due, due) == (
+        us("2026-11-19 08:00"),
+        0,
+    )
     gone = us("2011-12-29 08:00", APIA)  # Samoa had no 30 December 2011
-    assert [shown(following("every day at 08:00", APIA, gone, gone)[0] or 0, APIA)[:10]] == ["2011-12-31"]
+    assert [
+        shown(following("every day at 08:00", APIA, gone, gone)[0] or 0, APIA)[:10]
+    ] == ["2011-12-31"]
     assert (
-        following("every day at 08:00", APIA, us("2011-12-28 08:00", APIA), us("2012-01-01 12:00", APIA))[1]
+        following(
+            "every day at 08:00",
+            APIA,
+            us("2011-12-28 08:00", APIA),
+            us("2012-01-01 12:00", APIA),
+        )[1]
         == 3
     )
-    ages = following("every day at 08:00", BERLIN, us("1975-01-01 08:00"), us("2026-11-15 08:00"))
+    ages = following(
+        "every day at 08:00", BERLIN, us("1975-01-01 08:00"), us("2026-11-15 08:00")
+    )
     assert ages == (us("2026-11-16 08:00"), 368)  # a year and two days, not fifty
 
 
 def test_a_zone_that_is_not_there_is_named() -> None:
     """Neither a path nor an empty name is a zone; UTC is always there."""
-    for name in ("Mars/Phobos", "", "../../etc/passwd", "/etc/localtime", "Europe", "a\0b"):
+    for name in (
+        "Mars/Phobos",
+        "",
+        "../../etc/passwd",
+        "/etc/localtime",
+        "Europe",
+        "a\0b",
+    ):
         with pytest.raises(InvalidInput, match="no time zone"):
             zone_of(name)
     assert zone_of("UTC") is UTC
@@ -142,10 +203,19 @@ RULES = some.one_of(
     some.builds("every day at {:%H:%M}".format, some.times()),
     some.builds("every weekday at {:%H:%M}".format, some.times()),
     some.builds("every Monday and Saturday at {:%H:%M}".format, some.times()),
-    some.builds("every month on the {} at {:%H:%M}".format, some.integers(1, 31), some.times()),
+    some.builds(
+        "every month on the {} at {:%H:%M}".format, some.integers(1, 31), some.times()
+    ),
 )
 ZONES = some.sampled_from(
-    ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Pacific/Apia", "America/St_Johns", "UTC"]
+    [
+        "Europe/Berlin",
+        "America/New_York",
+        "Australia/Lord_Howe",
+        "Pacific/Apia",
+        "America/St_Johns",
+        "UTC",
+    ]
 )
 
 
@@ -154,7 +224,9 @@ def _fits(words: str, day: date) -> bool:
     kind = words.split()[1]
     if kind == "month":
         wanted = int(words.split()[4].rstrip("stndrh"))
-        return day.day == wanted or (day.day < wanted and (day + timedelta(days=1)).day == 1)
+        return day.day == wanted or (
+            day.day < wanted and (day + timedelta(days=1)).day == 1
+        )
     return kind == "day" or day.weekday() in ((0, 5) if kind == "Monday" else range(5))
 
 
@@ -162,7 +234,9 @@ SOME_DAY = some.dates(date(2000, 1, 1), date(2037, 1, 1))
 
 
 @given(RULES, ZONES, SOME_DAY, some.times(), some.integers(0, 40 * 86_400))
-def test_the_next_time_is_the_first_that_fits(words: str, name: str, day: date, at: time, late: int) -> None:
+def test_the_next_time_is_the_first_that_fits(
+    words: str, name: str, day: date, at: time, late: int
+) -> None:
     """After both times, on a day and at a minute that fit, with none left out in between; in any zone."""
     zone = zone_of(name)
     due = round(datetime.combine(day, at, zone).timestamp()) * 1_000_000
@@ -170,7 +244,9 @@ def test_the_next_time_is_the_first_that_fits(words: str, name: str, day: date, 
     days = [(local(due, zone).date() + timedelta(days=n)) for n in range(-3, 110)]
     hour, minute = map(int, words.rsplit(maxsplit=1)[-1].split(":"))
     clock = [
-        datetime(day.year, day.month, day.day, hour, minute, tzinfo=zone) for day in days if _fits(words, day)
+        datetime(day.year, day.month, day.day, hour, minute, tzinfo=zone)
+        for day in days
+        if _fits(words, day)
     ]
     times = sorted({round(each.timestamp()) * 1_000_000 for each in clock})
     found, missed = following(words, zone, due, now)
@@ -209,7 +285,8 @@ def test_a_time_that_the_present_clock_cannot_have_set_is_brought_back(
 
 @settings(deadline=None)
 @given(
-    some.sampled_from([each for each in EXAMPLES if each.startswith("every")]), some.integers(0, 400 * 1440)
+    some.sampled_from([each for each in EXAMPLES if each.startswith("every")]),
+    some.integers(0, 400 * 1440),
 )
 def test_a_time_that_this_clock_set_stays(words: str, minutes: int) -> None:
     """Whenever it is looked at before it is due."""

@@ -13,14 +13,18 @@ from tests.support.served import Pace, Page, Served
 from tests.support.turns import set_up
 
 SLOW = "word " * 60
-BOTH = pytest.mark.parametrize("shared", ["sqlite", "postgresql"], indirect=True, scope="session")
+BOTH = pytest.mark.parametrize(
+    "shared", ["sqlite", "postgresql"], indirect=True, scope="session"
+)
 """For tests of the shared server in which the store is meant."""
 SQLITE = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 """For tests of a server of their own in which it is not."""
 
 
 @pytest.fixture(scope="session", params=["sqlite"])
-def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def shared(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
     """One server for what does not end it; with `BOTH` on each engine. It answers each first message at once."""
     home = tmp_path_factory.mktemp("served")
     set_up(home, [Reply("Forty-two, I think.")])

@@ -52,7 +52,9 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving(limits: Limits, proxies: tuple[str, ...] = (), app: ASGIApp = app) -> AsyncIterator[int]:
+async def serving(
+    limits: Limits, proxies: tuple[str, ...] = (), app: ASGIApp = app
+) -> AsyncIterator[int]:
     """Serve `app` with these limits; yield the port."""
     with socket.create_server(("127.0.0.1", 0)) as bound:
         port: int = bound.getsockname()[1]
@@ -81,7 +83,9 @@ async def serving(limits: Limits, proxies: tuple[str, ...] = (), app: ASGIApp = 
 class Client:
     """A plain connection."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._reader = reader
         self._writer = writer
 
@@ -92,8 +96,14 @@ class Client:
         """Return the status line and body of the next answer."""
         async with asyncio.timeout(WAIT):
             head = await self.head()
-            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            return head.partition(b"\r\n")[0] + b" " + await self._reader.readexactly(length)
+            length = int(
+                head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+            )
+            return (
+                head.partition(b"\r\n")[0]
+                + b" "
+                + await self._reader.readexactly(length)
+            )
 
     async def send_all(self, data: bytes) -> None:
         self.send(data)
@@ -116,11 +126,15 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def clients(port: int, count: int = 1, host: str = "127.0.0.1") -> AsyncIterator[list[Client]]:
+async def clients(
+    port: int, count: int = 1, host: str = "127.0.0.1"
+) -> AsyncIterator[list[Client]]:
     writers = []
     found = []
     for _ in range(count):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", port, local_addr=(host, 0)
+        )
         writers.append(writer)
         found.append(Client(reader, writer))
     try:
@@ -150,7 +164,10 @@ async def test_a_second_head_that_does_not_arrive_ends(sent: bytes) -> None:
 
 async def test_a_head_that_never_ends_is_refused() -> None:
     """At its limit, in one piece or in many."""
-    async with serving(Limits(head_seconds=LONG, head_bytes=1000)) as port, clients(port, 2) as (one, other):
+    async with (
+        serving(Limits(head_seconds=LONG, head_bytes=1000)) as port,
+        clients(port, 2) as (one, other),
+    ):
         one.send(HALF + b"x" * 2000)
         other.send(HALF)
         for _ in range(10):  # the last of them is too much
@@ -185,7 +202,10 @@ async def test_trailers_that_never_end_are_refused(body: bytes, trailer: bytes) 
 
 async def test_small_chunks_are_taken() -> None:
     """What frames a body is not counted as trailers."""
-    async with serving(Limits(head_seconds=LONG, body_seconds=LONG)) as port, clients(port) as (client,):
+    async with (
+        serving(Limits(head_seconds=LONG, body_seconds=LONG)) as port,
+        clients(port) as (client,),
+    ):
         client.send(CHUNKED + b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n")
         assert await client.answer() == b"HTTP/1.1 200 OK 100000 bytes"
 
@@ -218,7 +238,10 @@ async def test_a_connection_that_is_lost_tells_all_its_requests_and_is_freed() -
 async def test_requests_that_wait_for_an_answer_are_few() -> None:
     """Browsers send one at a time. One too many ends the connection, and what follows it is not parsed."""
     request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-    async with serving(Limits(head_seconds=LONG)) as port, clients(port, 2) as (one, other):
+    async with (
+        serving(Limits(head_seconds=LONG)) as port,
+        clients(port, 2) as (one, other),
+    ):
         one.send(request * 9)
         for _ in range(9):
             assert b"200" in await one.answer()
@@ -248,9 +271,13 @@ async def test_a_body_that_drips_ends() -> None:
             client.send(b"x")
             await asyncio.sleep(0.01)
         assert b"200" not in await rest
-    async with serving(Limits(body_seconds=0.2, body_bytes=0)) as port, clients(port) as (client,):
+    async with (
+        serving(Limits(body_seconds=0.2, body_bytes=0)) as port,
+        clients(port) as (client,),
+    ):
         client.send(POST)
-        await asyncio.sleep(0.5)  # longer than the limit, in which this much had to come: nothing
+        # longer than the limit, in which this much had to come: nothing
+        await asyncio.sleep(0.5)
         client.send(b"x" * 100_000)
         assert await client.answer() == b"HTTP/1.1 200 OK 100000 bytes"
 
@@ -340,7 +367,10 @@ async def test_a_few_connections_of_one_address_are_not_the_most() -> None:
     """Where each stranger has an address of its own, a browser with three connections is not closed for them."""
     limits = Limits(strangers=4, head_seconds=LONG)
     async with serving(limits) as port, contextlib.AsyncExitStack() as stack:
-        old = [(await stack.enter_async_context(clients(port, 1, f"127.0.1.{n}")))[0] for n in range(1, 5)]
+        old = [
+            (await stack.enter_async_context(clients(port, 1, f"127.0.1.{n}")))[0]
+            for n in range(1, 5)
+        ]
         people = await stack.enter_async_context(clients(port, 3))
         for stranger in old[:3]:
             assert await stranger.rest() == b""
@@ -353,19 +383,37 @@ async def test_a_few_connections_of_one_address_are_not_the_most() -> None:
 
 def test_addresses_of_one_ipv6_network_are_one_client() -> None:
     connections = Connections(Limits())
-    hosts = ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1", "10.0.0.1", "10.0.0.2", "fe80::1%eth0"]
+    hosts = [
+        "2001:db8::1",
+        "2001:db8::ffff:2",
+        "2001:db8:0:1::1",
+        "10.0.0.1",
+        "10.0.0.2",
+        "fe80::1%eth0",
+    ]
     with contextlib.ExitStack() as stack:
         networks = {
-            stack.enter_context(_Accepted(connections, socket.socket().detach(), host)).network
+            stack.enter_context(
+                _Accepted(connections, socket.socket().detach(), host)
+            ).network
             for host in hosts
         }
-    assert networks == {"2001:db8::/64", "2001:db8:0:1::/64", "10.0.0.1", "10.0.0.2", "fe80::1%eth0"}
+    assert networks == {
+        "2001:db8::/64",
+        "2001:db8:0:1::/64",
+        "10.0.0.1",
+        "10.0.0.2",
+        "fe80::1%eth0",
+    }
 
 
 async def test_a_named_proxy_is_no_stranger() -> None:
     """It speaks for many people."""
     limits = Limits(strangers=2, head_seconds=LONG)
-    async with serving(limits, ("127.0.0.1",)) as port, clients(port, 10) as through_proxy:
+    async with (
+        serving(limits, ("127.0.0.1",)) as port,
+        clients(port, 10) as through_proxy,
+    ):
         for client in through_proxy:
             client.send(HALF)
         for client in through_proxy:
@@ -390,9 +438,15 @@ async def test_all_connections_together_have_a_limit() -> None:
 async def test_one_user_does_not_keep_others_out() -> None:
     """Where everybody has signed in, the oldest connection is closed of the user who has the most."""
     limits = Limits(total=12, head_seconds=LONG)
-    async with serving(limits) as port, clients(port) as (person,), clients(port, 11) as many:
+    async with (
+        serving(limits) as port,
+        clients(port) as (person,),
+        clients(port, 11) as many,
+    ):
         for client in (person, *many):
-            client.send(SIGNED_IN.replace(b"in", b"me") if client is person else SIGNED_IN)
+            client.send(
+                SIGNED_IN.replace(b"in", b"me") if client is person else SIGNED_IN
+            )
             assert b"200" in await client.answer()
         async with clients(port) as (newcomer,):
             newcomer.send(SIGNED_IN)
@@ -415,7 +469,10 @@ async def test_a_client_that_does_not_read_holds_no_file(
     file.write_bytes(b"x" * 30_000_000)
     monkeypatch.setattr(web, "PAGE", tmp_path)
     page = Starlette(routes=web._PAGE_ROUTES)
-    async with serving(Limits(head_seconds=LONG), app=page) as port, clients(port, 2) as (one, other):
+    async with (
+        serving(Limits(head_seconds=LONG), app=page) as port,
+        clients(port, 2) as (one, other),
+    ):
         one.send(b"GET /assets/large.js HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"content-type: text/javascript; charset=utf-8" in await one.head()
         await one.read(1_000_000)
@@ -457,12 +514,20 @@ def test_lines_of_one_kind_are_few() -> None:
     finally:
         log.removeHandler(handler)
     left_out = " (Lines like this one are left out for up to 60 s.)"
-    assert lines == ["no 0\nat 0", "no 1\nat 1", f"no 2\nat 2{left_out}", "other", "no 10\nat 10"]
+    assert lines == [
+        "no 0\nat 0",
+        "no 1\nat 1",
+        f"no 2\nat 2{left_out}",
+        "other",
+        "no 10\nat 10",
+    ]
 
 
 @pytest.mark.crash
 @pytest.mark.parametrize("files", [64, 256])
-def test_a_flood_at_a_low_limit_of_files_stops_nothing(tmp_path: Path, files: int) -> None:
+def test_a_flood_at_a_low_limit_of_files_stops_nothing(
+    tmp_path: Path, files: int
+) -> None:
     """Three times as many strangers as the server may open files: a person is answered, and the log stays short."""
     set_up(tmp_path, [Reply("Forty-two.")])
     with Served(tmp_path) as served, contextlib.ExitStack() as stack:
@@ -471,7 +536,9 @@ def test_a_flood_at_a_low_limit_of_files_stops_nothing(tmp_path: Path, files: in
         page = served.browser()
         host, _, port = served.url.removeprefix("http://").partition(":")
         for n in range(3 * files):
-            stranger = stack.enter_context(socket.create_connection((host, int(port)), timeout=SECONDS))
+            stranger = stack.enter_context(
+                socket.create_connection((host, int(port)), timeout=SECONDS)
+            )
             with contextlib.suppress(OSError):
                 stranger.send(HALF if n % 2 else b"\0")
             if n % files == files - 1:
@@ -479,7 +546,9 @@ def test_a_flood_at_a_low_limit_of_files_stops_nothing(tmp_path: Path, files: in
                 page.say(name, "And?")
                 with page.stream(f"-~{name}:") as stream:
                     stream.read_until(name, is_done)
-        assert httpx.get(f"{served.url}/api/health", timeout=SECONDS, trust_env=False).json()["ok"]
+        assert httpx.get(
+            f"{served.url}/api/health", timeout=SECONDS, trust_env=False
+        ).json()["ok"]
         assert served.stop()[0] == 0
     log = (tmp_path / "log" / "tenax.log").read_text()
     assert "Too many open files" not in log

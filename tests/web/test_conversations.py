@@ -41,7 +41,9 @@ def test_the_same_key_is_the_same_message(page: Page) -> None:
     answered(page, name)
     assert [row["kind"] for row in page.rows(name)] == ["user", "assistant"]
     other = page.http.post(
-        f"/api/conversations/{name}/messages", json={"text": "other"}, headers={"Idempotency-Key": key}
+        f"/api/conversations/{name}/messages",
+        json={"text": "other"},
+        headers={"Idempotency-Key": key},
     )
     assert other.status_code == 409
 
@@ -70,7 +72,9 @@ def test_what_a_person_does_with_it(page: Page) -> None:
     page.say(name, "What is it?")
     answered(page, name)
     path = f"/conversations/{name}"
-    change = page.http.patch(f"/api{path}", json={"title": " Two \n words ", "pinned": True}).json()
+    change = page.http.patch(
+        f"/api{path}", json={"title": " Two \n words ", "pinned": True}
+    ).json()
     assert (change["title"], change["pinned"]) == ("Two words", True)
     fork = page.post(f"{path}/fork", {}, status=201)["id"]
     assert [row["kind"] for row in page.rows(fork)] == ["user", "assistant"]
@@ -85,7 +89,10 @@ def test_what_a_person_does_with_it(page: Page) -> None:
     page.http.patch(f"/api{path}", json={"archived": True, "pinned": False})
     listed = [each["id"] for each in page.get("/conversations")["conversations"]]
     assert name not in listed
-    assert name in [each["id"] for each in page.get("/conversations", archived=True)["conversations"]]
+    assert name in [
+        each["id"]
+        for each in page.get("/conversations", archived=True)["conversations"]
+    ]
     assert page.http.delete(f"/api{path}").status_code == 204
     assert page.http.get(f"/api{path}").status_code == 410
 
@@ -128,7 +135,9 @@ def test_an_approval_is_answered_once(asking: Served) -> None:
     name = page.new()
     page.say(name, "Write it down.")
     with page.stream(f"-~{name}:") as stream:
-        stream.read_until(name, lambda rows: any(row.get("state") == "asks" for row in rows.values()))
+        stream.read_until(
+            name, lambda rows: any(row.get("state") == "asks" for row in rows.values())
+        )
         tool = next(row for row in stream.rows[name].values() if row["kind"] == "tool")
         assert tool["touches"] == "a/note.txt"
         assert '"content":"held"' in tool["arguments"]
@@ -136,7 +145,10 @@ def test_an_approval_is_answered_once(asking: Served) -> None:
         message, _, call = tool["id"].partition(":")
         answer = {"message": int(message), "call": call, "answer": "once"}
         page.post(f"/conversations/{name}/approvals", answer, status=202)
-        stream.read_until(name, lambda rows: any(row.get("text") == "Thank you." for row in rows.values()))
+        stream.read_until(
+            name,
+            lambda rows: any(row.get("text") == "Thank you." for row in rows.values()),
+        )
     assert (asking.home / "work" / "a" / "note.txt").read_text() == "held"
     page.post(f"/conversations/{name}/approvals", answer, status=409)
 
@@ -152,7 +164,9 @@ def test_stop_ends_the_answer_and_keeps_its_words(slow: Served, pace: Pace) -> N
         stream.read_until(name, lambda _rows: len(stream.text(name)) > 20)
         shown = stream.text(name)
         page.post(f"/conversations/{name}/stop", status=202)
-        stream.read_until(name, lambda rows: any(row["kind"] == "marker" for row in rows.values()))
+        stream.read_until(
+            name, lambda rows: any(row["kind"] == "marker" for row in rows.values())
+        )
         assert stream.text(name).startswith(shown)
     assert page.rows(name)[-1]["state"] == "stopped"
 
@@ -189,7 +203,9 @@ def test_search_finds_the_message_and_its_conversation(page: Page) -> None:
         ("PUT", "/conversations", {}, 405),
     ],
 )
-def test_bad_input_gets_a_sentence(page: Page, method: str, path: str, body: object, status: int) -> None:
+def test_bad_input_gets_a_sentence(
+    page: Page, method: str, path: str, body: object, status: int
+) -> None:
     """A problem with a title, a detail that is a sentence, and never a traceback."""
     headers = {"Idempotency-Key": str(uuid4())}
     answer = page.http.request(method, f"/api{path}", json=body, headers=headers)
@@ -205,7 +221,12 @@ def test_an_empty_message_and_one_without_a_key_are_refused(page: Page) -> None:
     name = page.new()
     path = f"/api/conversations/{name}/messages"
     assert page.http.post(path, json={"text": "x"}).status_code == 400
-    assert page.http.post(path, json={"text": " "}, headers={"Idempotency-Key": "k"}).status_code == 400
+    assert (
+        page.http.post(
+            path, json={"text": " "}, headers={"Idempotency-Key": "k"}
+        ).status_code
+        == 400
+    )
     broken = b'{"text": "\xff\xfe"}'
     headers = {"Idempotency-Key": "k", "Content-Type": "application/json"}
     assert page.http.post(path, content=broken, headers=headers).status_code == 400
@@ -216,13 +237,21 @@ def test_ten_megabytes_are_refused_and_harm_nothing(page: Page) -> None:
     """413, with what to do; the server goes on."""
     name = page.new()
     path = f"/api/conversations/{name}/messages"
-    answer = page.http.post(path, json={"text": "x" * 10_000_000}, headers={"Idempotency-Key": "big"})
+    answer = page.http.post(
+        path, json={"text": "x" * 10_000_000}, headers={"Idempotency-Key": "big"}
+    )
     assert answer.status_code == 413
     assert answer.json()["hint"]
-    answer = page.http.post(path, json={"text": "x" * 5_000_000}, headers={"Idempotency-Key": "big2"})
+    answer = page.http.post(
+        path, json={"text": "x" * 5_000_000}, headers={"Idempotency-Key": "big2"}
+    )
     assert answer.status_code == 413
-    answer = page.http.post("/api/sign-in", json={"code": "x" * 5000})  # anybody may send this
-    assert (answer.status_code, answer.json()["detail"]) == (413, "A request may have 4,096 bytes.")
+    # anybody may send this
+    answer = page.http.post("/api/sign-in", json={"code": "x" * 5000})
+    assert (answer.status_code, answer.json()["detail"]) == (
+        413,
+        "A request may have 4,096 bytes.",
+    )
     assert page.rows(name) == []
     assert page.get("/health")["ok"] is True
 
@@ -253,7 +282,9 @@ def test_settings_that_are_changed_elsewhere_take_effect(tmp_path: Path) -> None
         assert page.get("/setup")["model"] is None
         name = page.new()
         refused = page.http.post(
-            f"/api/conversations/{name}/messages", json={"text": "x"}, headers={"Idempotency-Key": "1"}
+            f"/api/conversations/{name}/messages",
+            json={"text": "x"},
+            headers={"Idempotency-Key": "1"},
         )
         assert refused.status_code == 409
         assert "tenax setup" in refused.json()["hint"]

@@ -25,7 +25,9 @@ DAY_US = 24 * 3600 * 1_000_000
 
 def own(page: Page) -> str:
     """The id of the device of this page."""
-    (found,) = [each["id"] for each in page.get("/devices")["devices"] if each["current"]]
+    (found,) = [
+        each["id"] for each in page.get("/devices")["devices"] if each["current"]
+    ]
     return str(found)
 
 
@@ -62,9 +64,15 @@ def test_a_revoked_device_is_out_and_its_streams_end(shared: Served) -> None:
     id = own(three)  # noqa: A001
     assert last_frame(three, lambda: shared.tenax("link", "--revoke", id)) == "bye"
     assert is_out(three)
-    assert {each["id"] for each in one.get("/devices")["devices"]} == {own(one), own(four)}
+    assert {each["id"] for each in one.get("/devices")["devices"]} == {
+        own(one),
+        own(four),
+    }
     assert last_frame(four, lambda: one.http.delete("/api/devices")) == "bye"
-    assert (one.http.get("/api/setup").status_code, four.http.get("/api/setup").status_code) == (401, 401)
+    assert (
+        one.http.get("/api/setup").status_code,
+        four.http.get("/api/setup").status_code,
+    ) == (401, 401)
 
 
 def test_a_device_that_is_revoked_while_it_sends_does_nothing(shared: Served) -> None:
@@ -80,7 +88,9 @@ def test_a_device_that_is_revoked_while_it_sends_does_nothing(shared: Served) ->
     place, port = shared.url.removeprefix("http://").split(":")
     with socket.create_connection((place, int(port)), timeout=60) as raw:
         raw.sendall("\r\n".join(head).encode())
-        assert raw.recv(65536).startswith(b"HTTP/1.1 100 "), "the guard has let it in, and the body is read"
+        assert raw.recv(65536).startswith(b"HTTP/1.1 100 "), (
+            "the guard has let it in, and the body is read"
+        )
         raw.sendall(body[:5])
         one.http.delete(f"/api/devices/{own(two)}")
         raw.sendall(body[5:])
@@ -98,7 +108,10 @@ def test_the_terminal_lists_and_revokes(shared: Served, page: Page) -> None:
     assert own(page) in listed
     assert shared.tenax("link", "--list", "--user", "emil").stdout.count("\n") == 1
     refused = shared.tenax("link", "--revoke", id, "--user", "anna")
-    assert (refused.returncode, refused.stderr.startswith(f"tenax: There is no device {id}.")) == (1, True)
+    assert (
+        refused.returncode,
+        refused.stderr.startswith(f"tenax: There is no device {id}."),
+    ) == (1, True)
     done = shared.tenax("link", "--revoke", "all", "--user", "emil")
     assert (done.returncode, done.stdout) == (0, "Signed out: 1 browser.\n")
     assert is_out(emil)
@@ -108,13 +121,18 @@ def test_the_terminal_lists_and_revokes(shared: Served, page: Page) -> None:
 
 def test_to_sign_out_everywhere_ends_unused_links_too(shared: Served) -> None:
     """Those of this user: by the page, and by the terminal, also where no browser is signed in."""
-    links = [shared.tenax("link", "--user", name).stdout.strip() for name in ("ida", "ida", "ida", "jan")]
+    links = [
+        shared.tenax("link", "--user", name).stdout.strip()
+        for name in ("ida", "ida", "ida", "jan")
+    ]
     assert shared.browser(links[0]).http.delete("/api/devices").status_code == 204
     stranger = Page(shared.url)
     assert stranger.sign_in(links[1]).status_code == 403
     other = shared.tenax("link", "--user", "ida").stdout.strip()
     assert shared.tenax("link", "--revoke", "all", "--user", "ida").returncode == 0
-    assert [stranger.sign_in(link).status_code for link in (links[2], other, links[3])] == [403, 403, 200]
+    assert [
+        stranger.sign_in(link).status_code for link in (links[2], other, links[3])
+    ] == [403, 403, 200]
     stranger.http.close()
 
 
@@ -124,14 +142,19 @@ def test_an_odd_file_among_the_codes_keeps_nobody_signed_in(shared: Served) -> N
     (codes / "folder").mkdir()
     try:
         for revoke in ("page", "terminal"):
-            first, link = (shared.tenax("link", "--user", "kurt").stdout.strip() for _ in range(2))
+            first, link = (
+                shared.tenax("link", "--user", "kurt").stdout.strip() for _ in range(2)
+            )
             page = shared.browser(first)
             (codes / "odd").write_bytes(b"\xff\xfe")
             (codes / "nowhere").symlink_to(codes / "none")
             if revoke == "page":
                 assert page.http.delete("/api/devices").status_code == 204
             else:
-                assert shared.tenax("link", "--revoke", "all", "--user", "kurt").returncode == 0
+                assert (
+                    shared.tenax("link", "--revoke", "all", "--user", "kurt").returncode
+                    == 0
+                )
             assert is_out(page)
             assert Page(shared.url).sign_in(link).status_code == 403
             assert not (codes / "odd").exists()
@@ -149,7 +172,9 @@ def test_nobody_sees_or_revokes_anothers_devices(shared: Served, page: Page) -> 
     assert page.http.get("/api/setup").status_code == 200
 
 
-def test_a_link_for_somebody_else_does_nothing_until_it_is_confirmed(shared: Served) -> None:
+def test_a_link_for_somebody_else_does_nothing_until_it_is_confirmed(
+    shared: Served,
+) -> None:
     """The link stays good; one for oneself takes the place of the device before."""
     page = shared.browser(shared.tenax("link", "--user", "fritz").stdout.strip())
     before, cookies = own(page), dict(page.http.cookies)
@@ -162,14 +187,21 @@ def test_a_link_for_somebody_else_does_nothing_until_it_is_confirmed(shared: Ser
     code = {"code": code_of(link), "known": "fritz"}
     assert page.http.post("/api/sign-in", json=code).json() == asked.json()
     page.http.cookies.update(cookies)
-    assert page.sign_in(shared.tenax("link", "--user", "fritz").stdout.strip()).json()["user"] == "fritz"
+    assert (
+        page.sign_in(shared.tenax("link", "--user", "fritz").stdout.strip()).json()[
+            "user"
+        ]
+        == "fritz"
+    )
     after = page.get("/devices")["devices"]
     assert [each["id"] for each in after] == [own(page)]
     assert before != own(page)
     assert page.sign_in(link, replace=True).json()["user"] == "gerda"
     assert page.get("/setup")["user"] == "gerda"
     used = page.sign_in(link).json()
-    assert used == {"user": "gerda", "key": "", "instead_of": ""}, "who is in already is let through"
+    assert used == {"user": "gerda", "key": "", "instead_of": ""}, (
+        "who is in already is let through"
+    )
 
 
 def test_a_sign_in_outlives_the_server_and_ends_with_its_days(tmp_path: Path) -> None:
@@ -181,7 +213,9 @@ def test_a_sign_in_outlives_the_server_and_ends_with_its_days(tmp_path: Path) ->
         answer = page.sign_in(served.link)
         assert "max-age=172800" in answer.headers["set-cookie"].lower()
         assert served.stop()[0] == 0
-        held = b"".join(each.read_bytes() for each in tmp_path.rglob("*") if each.is_file())
+        held = b"".join(
+            each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()
+        )
         cookie = next(iter(page.http.cookies.values())).partition(".")
         assert cookie[0].encode() in held
         for secret in (cookie[2], answer.json()["key"]):
@@ -204,7 +238,9 @@ def test_a_device_of_another_port_is_refused(tmp_path: Path) -> None:
         assert before != after
         stolen = f"tenax_{after}={page.http.cookies[f'tenax_{before}']}"
         page.http.cookies.clear()
-        assert page.http.get("/api/setup", headers={"cookie": stolen}).status_code == 401
+        assert (
+            page.http.get("/api/setup", headers={"cookie": stolen}).status_code == 401
+        )
 
 
 @pytest.mark.parametrize("days", ["0", "401", '"90"', "true"])
@@ -232,7 +268,9 @@ def test_old_devices_and_too_many_lose_their_rows(store_url: str) -> None:
         assert [each.name for each in devices.all("ada")] == ["Last", "First"]
         clock.advance(2 * DAY_US / 1e6)
         assert devices.find(first.cookie) is None
-        assert devices.signed_in({first.device.id, last.device.id, "none"}) == {last.device.id}
+        assert devices.signed_in({first.device.id, last.device.id, "none"}) == {
+            last.device.id
+        }
         for n in range(DEVICES_MAX):
             clock.advance(1)
             newest = devices.add("ada", f"{n}", 80).device
@@ -245,18 +283,24 @@ def test_old_devices_and_too_many_lose_their_rows(store_url: str) -> None:
             devices.revoke(newest.id, "bob")
         devices.revoke(newest.id, "ada")
         assert devices.revoke_all("ada") == DEVICES_MAX - 1
-        assert Devices(journal, days=400).all() == [msgspec.structs.replace(his, key_hash="")]
+        assert Devices(journal, days=400).all() == [
+            msgspec.structs.replace(his, key_hash="")
+        ]
 
 
 @pytest.mark.parametrize("column", ["id", "owner", "name"])
-def test_a_damaged_row_keeps_nobody_else_from_signing_in_and_out(tmp_path: Path, column: str) -> None:
+def test_a_damaged_row_keeps_nobody_else_from_signing_in_and_out(
+    tmp_path: Path, column: str
+) -> None:
     """Its own user can sign in as well, and all browsers of all users can be signed out."""
     path = tmp_path / "tenax.db"
     with tenax.open(f"sqlite:///{path}") as journal:
         devices = Devices(journal, days=90)
         devices.add("bob", "His", 80)
         damage(path, f"update devices set {column} = cast(x'ff' as text)")
-        one, two, three = (devices.add("ada", name, 80).device.id for name in ("One", "Two", "Three"))
+        one, two, three = (
+            devices.add("ada", name, 80).device.id for name in ("One", "Two", "Three")
+        )
         devices.add("bob", "His second", 80)
         devices.revoke(one)
         devices.revoke(two, "ada")
@@ -266,18 +310,32 @@ def test_a_damaged_row_keeps_nobody_else_from_signing_in_and_out(tmp_path: Path,
         assert devices.revoke_all(None) == 2
 
 
-def test_a_new_link_signs_in_the_browser_of_a_damaged_row(shared: Served, page: Page) -> None:
+def test_a_new_link_signs_in_the_browser_of_a_damaged_row(
+    shared: Served, page: Page
+) -> None:
     """Other users notice nothing, and to sign out everywhere ends open streams as ever."""
-    store, port = next(shared.home.rglob("tenax.db")), int(shared.url.rpartition(":")[2])
+    store, port = (
+        next(shared.home.rglob("tenax.db")),
+        int(shared.url.rpartition(":")[2]),
+    )
     with tenax.open(f"sqlite:///{store}") as journal:
-        lutz = Devices(journal, days=90).add("lutz", "His", port)  # the server has not read the row yet
+        # the server has not read the row yet
+        lutz = Devices(journal, days=90).add("lutz", "His", port)
     damage(store, "update devices set name = cast(x'ff' as text) where owner = 'lutz'")
     try:
         assert own(page)
         browser = Page(shared.url)
         browser.http.cookies[f"tenax_{port}"] = lutz.cookie
-        assert browser.http.get("/api/setup", headers={"Tenax-Key": lutz.key}).status_code == 503
-        assert browser.sign_in(shared.tenax("link", "--user", "lutz").stdout.strip()).status_code == 200
+        assert (
+            browser.http.get("/api/setup", headers={"Tenax-Key": lutz.key}).status_code
+            == 503
+        )
+        assert (
+            browser.sign_in(
+                shared.tenax("link", "--user", "lutz").stdout.strip()
+            ).status_code
+            == 200
+        )
         assert last_frame(browser, lambda: browser.http.delete("/api/devices")) == "bye"
         browser.http.close()
     finally:

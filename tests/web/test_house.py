@@ -56,9 +56,9 @@ async def test_settings_that_cannot_be_read_for_a_moment_are_looked_at_again(
         assert answers == []
     finally:
         await house.close()
-    assert [each.message for each in caplog.records if "stay as they were" in each.message] == [
-        "The settings stay as they were: The settings cannot be read."
-    ]
+    assert [
+        each.message for each in caplog.records if "stay as they were" in each.message
+    ] == ["The settings stay as they were: The settings cannot be read."]
 
 
 async def test_who_comes_while_settings_are_read_gets_them_too(tmp_path: Path) -> None:
@@ -68,12 +68,16 @@ async def test_who_comes_while_settings_are_read_gets_them_too(tmp_path: Path) -
     try:
         await house.runtime("ada")
         _, runtime = await asyncio.gather(house.reload(), house.runtime("bob"))
-        assert [each.config.resume for each in (runtime, await house.runtime("ada"))] == ["ask", "ask"]
+        assert [
+            each.config.resume for each in (runtime, await house.runtime("ada"))
+        ] == ["ask", "ask"]
     finally:
         await house.close()
 
 
-async def test_what_a_server_left_of_others_goes_on_at_its_next_start(tmp_path: Path) -> None:
+async def test_what_a_server_left_of_others_goes_on_at_its_next_start(
+    tmp_path: Path,
+) -> None:
     """Also for who has not come yet: a run that was interrupted in good order is not open."""
     config = config_of(f"sqlite:///{tmp_path}/tenax.db", tmp_path)
     with tenax.open(config.store_url, user="ada") as journal:
@@ -111,7 +115,9 @@ async def test_a_folder_of_one_user_that_cannot_be_made_stops_nobody_else(
     house = House(config, links_of(config), lambda: replace(config, resume="ask"))
     try:
         await house.start()
-        with pytest.raises(CannotOpen, match="users/bob/files cannot be made") as caught:
+        with pytest.raises(
+            CannotOpen, match="users/bob/files cannot be made"
+        ) as caught:
             await house.runtime("bob")
         told = answer_to(caught.value).body
         assert not [word for word in (b"store", b"TENAX_HOME") if word in told], told
@@ -122,5 +128,9 @@ async def test_a_folder_of_one_user_that_cannot_be_made_stops_nobody_else(
         assert (await house.runtime("bob")).config.resume == "ask"
     finally:
         await house.close()
-    logged = [record.message for record in caplog.records if "User bob is not served" in record.message]
+    logged = [
+        record.message
+        for record in caplog.records
+        if "User bob is not served" in record.message
+    ]
     assert len(logged) == 2

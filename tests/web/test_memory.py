@@ -30,12 +30,16 @@ def added(page: Page, text: str, about: str = "note") -> Any:
     return page.post("/memory", {"text": text, "about": about})["fact"]
 
 
-def noted(page: Page, text: str = "My dog is called Berta.", **how: bool) -> tuple[str, int]:
+def noted(
+    page: Page, text: str = "My dog is called Berta.", **how: bool
+) -> tuple[str, int]:
     """A conversation in which this was said and answered: its id, and the seq of the message."""
     name = page.post("/conversations", how)["id"]
     seq = page.say(name, text)
     with page.stream(f"-~{name}:") as stream:
-        stream.read_until(name, lambda rows: any(row.get("text") == "Noted." for row in rows.values()))
+        stream.read_until(
+            name, lambda rows: any(row.get("text") == "Noted." for row in rows.values())
+        )
     return name, seq
 
 
@@ -53,11 +57,19 @@ def test_what_is_told_is_remembered_once_and_found(page: Page) -> None:
         "profile",
         "person",
     )
-    assert (first["conversation"], first["seq"], first["title"], first["scope"]) == (None, None, None, None)
+    assert (first["conversation"], first["seq"], first["title"], first["scope"]) == (
+        None,
+        None,
+        None,
+        None,
+    )
     again = page.post("/memory", {"text": "Drinks tea in the morning."})
     assert (again["fact"]["id"], again["known"]) == (first["id"], True)
     added(page, "Rows on the lake on Saturdays.")
-    assert texts(page)[:2] == ["Rows on the lake on Saturdays.", "Drinks tea in the morning."]
+    assert texts(page)[:2] == [
+        "Rows on the lake on Saturdays.",
+        "Drinks tea in the morning.",
+    ]
     assert texts(page, words="tea morning")[0] == "Drinks tea in the morning."
     assert texts(page, words="zeppelin") == []
 
@@ -67,13 +79,23 @@ def test_it_is_changed_forgotten_and_brought_back(page: Page) -> None:
     """Each change names the version that was seen, and each can be undone; all versions are told."""
     fact = added(page, "Plays the cello.")
     path = f"/api/memory/{fact['id']}"
-    changed = page.http.patch(path, json={"was": 1, "text": "Plays the viola.", "about": "profile"}).json()
-    assert (changed["version"], changed["text"], changed["about"]) == (2, "Plays the viola.", "profile")
+    changed = page.http.patch(
+        path, json={"was": 1, "text": "Plays the viola.", "about": "profile"}
+    ).json()
+    assert (changed["version"], changed["text"], changed["about"]) == (
+        2,
+        "Plays the viola.",
+        "profile",
+    )
     gone = page.http.delete(path, params={"was": 2}).json()
     assert (gone["version"], gone["state"]) == (3, "removed")
     assert "Plays the viola." not in texts(page)
     back = page.http.post(f"{path}/undo", json={"was": 3}).json()
-    assert (back["version"], back["state"], back["text"]) == (4, "standing", "Plays the viola.")
+    assert (back["version"], back["state"], back["text"]) == (
+        4,
+        "standing",
+        "Plays the viola.",
+    )
     versions = page.http.get(path).json()["facts"]
     assert [(each["version"], each["text"], each["state"]) for each in versions] == [
         (1, "Plays the cello.", "standing"),
@@ -94,12 +116,17 @@ def test_a_version_that_is_not_the_one_seen_is_refused(page: Page) -> None:
         page.http.post(f"{path}/undo", json={"was": 1}),
     ):
         assert answer.status_code == 409
-        assert "was changed meanwhile: it is at version 2, not 1." in answer.json()["detail"]
+        assert (
+            "was changed meanwhile: it is at version 2, not 1."
+            in answer.json()["detail"]
+        )
     assert page.http.get(path).json()["facts"][-1]["text"] == "Lives in Thun."
 
 
 @pytest.mark.parametrize("text", ["", " \n ", "x" * 1001])
-def test_what_cannot_be_remembered_is_refused_with_a_sentence(page: Page, text: str) -> None:
+def test_what_cannot_be_remembered_is_refused_with_a_sentence(
+    page: Page, text: str
+) -> None:
     """Too little, and too much."""
     answer = page.http.post("/api/memory", json={"text": text})
     assert answer.status_code in {400, 413}
@@ -114,29 +141,48 @@ def test_what_was_exported_is_read_back(page: Page) -> None:
     assert 'filename="tenax-memory.md"' in export.headers["content-disposition"]
     same = page.post("/memory/import", {"markdown": export.text})
     assert (same["added"], same["changed"], same["refused"]) == (0, 0, [])
-    other = export.text.replace("Reads Musil.", "Reads Musil and Frisch.") + "\n- Writes with a pencil.\n"
+    other = (
+        export.text.replace("Reads Musil.", "Reads Musil and Frisch.")
+        + "\n- Writes with a pencil.\n"
+    )
     loaded = page.post("/memory/import", {"markdown": other})
     assert (loaded["added"], loaded["changed"], loaded["refused"]) == (1, 1, [])
-    assert page.get(f"/memory/{fact['id']}")["facts"][-1]["text"] == "Reads Musil and Frisch."
+    assert (
+        page.get(f"/memory/{fact['id']}")["facts"][-1]["text"]
+        == "Reads Musil and Frisch."
+    )
     assert "Writes with a pencil." in texts(page)
 
 
-def test_what_a_model_remembers_is_a_line_that_can_be_undone(remembering: Served) -> None:
+def test_what_a_model_remembers_is_a_line_that_can_be_undone(
+    remembering: Served,
+) -> None:
     """The fact names the message it comes from and what that conversation is called; the line says when it is undone."""
     page = remembering.browser()
     name, seq = noted(page)
     (line,) = [row for row in page.rows(name) if row["kind"] == "memory"]
-    assert (line["text"], line["action"], line["by"], line.get("state", "")) == (DOG, "added", "model", "")
+    assert (line["text"], line["action"], line["by"], line.get("state", "")) == (
+        DOG,
+        "added",
+        "model",
+        "",
+    )
     (fact,) = page.get("/memory")["facts"]
     assert (fact["id"], fact["version"]) == (line["fact"], line["version"])
-    assert (fact["conversation"], fact["seq"], fact["title"]) == (name, seq, "My dog is called Berta.")
+    assert (fact["conversation"], fact["seq"], fact["title"]) == (
+        name,
+        seq,
+        "My dog is called Berta.",
+    )
     page.post(f"/memory/{line['fact']}/undo", {"was": line["version"]})
     (line,) = [row for row in page.rows(name) if row["kind"] == "memory"]
     assert line["state"] == "undone"
     assert texts(page) == []
 
 
-def test_facts_go_with_the_conversation_that_they_come_from(remembering: Served) -> None:
+def test_facts_go_with_the_conversation_that_they_come_from(
+    remembering: Served,
+) -> None:
     """Deleted is deleted, also from the memory."""
     page = remembering.browser()
     name, _ = noted(page)
@@ -164,10 +210,15 @@ def test_the_status_of_a_provider_that_cannot_be_used_says_why(tmp_path: Path) -
         (elephant,) = page.get("/memory/status")["providers"]
         assert elephant["provider"] == "elephant"
         assert elephant["problem"].startswith("There is no folder elephant in ")
-        assert page.http.post("/api/memory/providers/nobody/retry").status_code in {400, 404}
+        assert page.http.post("/api/memory/providers/nobody/retry").status_code in {
+            400,
+            404,
+        }
 
 
-def test_nobody_sees_or_changes_what_is_remembered_of_another(shared: Served, page: Page) -> None:
+def test_nobody_sees_or_changes_what_is_remembered_of_another(
+    shared: Served, page: Page
+) -> None:
     """It is as if it did not exist."""
     fact = added(page, "Keeps aardvarks.")
     berta = shared.browser(shared.tenax("link", "--user", "berta").stdout.strip())
@@ -183,4 +234,6 @@ def test_nobody_sees_or_changes_what_is_remembered_of_another(shared: Served, pa
     assert "Keeps aardvarks." not in texts(berta) + texts(berta, words="aardvarks")
     assert "aardvark" not in berta.http.get("/api/memory/export").text
     assert added(berta, "Keeps aardvarks.")["id"] != fact["id"]
-    assert page.http.get(path).json()["facts"] == [page.get("/memory", words="Keeps aardvarks")["facts"][0]]
+    assert page.http.get(path).json()["facts"] == [
+        page.get("/memory", words="Keeps aardvarks")["facts"][0]
+    ]

@@ -11,7 +11,9 @@ RULE = {"verdict": "allow", "tool": "write_file", "touches": "a/*"}
 
 def question(stream: Stream, name: str) -> dict[str, Any]:
     """The tool's row, once it asks."""
-    stream.read_until(name, lambda rows: any(row.get("state") == "asks" for row in rows.values()))
+    stream.read_until(
+        name, lambda rows: any(row.get("state") == "asks" for row in rows.values())
+    )
     return next(row for row in stream.rows[name].values() if row.get("state") == "asks")
 
 
@@ -29,10 +31,17 @@ def test_always_allows_from_now_on(asking: Served) -> None:
         (found,) = page.get(f"/conversations/{name}/approvals")["questions"]
         assert f"{found['message']}:{found['call']}" == row["id"]
         assert found["conversation"] == found["always"] == ["a/note.txt", "a/*"]
-        answer = {"message": found["message"], "call": found["call"], "answer": "always"}
+        answer = {
+            "message": found["message"],
+            "call": found["call"],
+            "answer": "always",
+        }
         path = f"/conversations/{name}/approvals"
         refused = page.post(path, {**answer, "pattern": "b/*"}, status=409)
-        assert refused["detail"] == "The pattern b/* does not fit what this call touches: a/note.txt"
+        assert (
+            refused["detail"]
+            == "The pattern b/* does not fit what this call touches: a/note.txt"
+        )
         assert page.get("/rules")["rules"] == []
         page.post(path, {**answer, "pattern": "a/*"}, status=202)
         stream.read_until(name, says("Thank you."))
@@ -73,7 +82,10 @@ def test_rules_are_added_and_taken_back(page: Page) -> None:
     gone = page.http.delete("/api/rules", params=deny)
     assert (gone.status_code, gone.json()["rules"]) == (200, before)
     again = page.http.delete("/api/rules", params=deny)
-    assert (again.status_code, again.json()["detail"]) == (409, "There is no such rule any more.")
+    assert (again.status_code, again.json()["detail"]) == (
+        409,
+        "There is no such rule any more.",
+    )
     for bad in (
         {"verdict": "ask", "tool": "x"},
         {"verdict": "deny", "tool": ""},
@@ -93,9 +105,17 @@ def test_what_others_answer_makes_no_rule(asking: Served) -> None:
         question(stream, name)
     (found,) = berta.get(f"/conversations/{name}/approvals")["questions"]
     assert found["always"] == []
-    answer = {"message": found["message"], "call": found["call"], "answer": "always", "pattern": "a/*"}
+    answer = {
+        "message": found["message"],
+        "call": found["call"],
+        "answer": "always",
+        "pattern": "a/*",
+    }
     refused = berta.post(f"/conversations/{name}/approvals", answer, status=409)
     assert refused["detail"] == "Only the person who runs this Tenax makes its rules."
-    assert owner.http.post(f"/api/conversations/{name}/approvals", json=answer).status_code == 404
+    assert (
+        owner.http.post(f"/api/conversations/{name}/approvals", json=answer).status_code
+        == 404
+    )
     assert owner.get("/rules")["rules"] == []
     assert len(berta.get(f"/conversations/{name}/approvals")["questions"]) == 1

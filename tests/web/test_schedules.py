@@ -21,7 +21,9 @@ def add(page: Page, body: dict[str, str], status: int = 201) -> Any:
     return answer.json()
 
 
-def test_page_and_terminal_make_show_and_remove_the_same(shared: Served, page: Page) -> None:
+def test_page_and_terminal_make_show_and_remove_the_same(
+    shared: Served, page: Page
+) -> None:
     """Made twice under one key it is one; what cannot be is told with examples."""
     name = page.new()
     daily = {
@@ -37,10 +39,14 @@ def test_page_and_terminal_make_show_and_remove_the_same(shared: Served, page: P
     refused = add(page, {"words": "x", "when": "soon"}, 400)
     assert "every weekday at 8:30" in refused["hint"]
     add(page, {"words": "x", "when": "every hour", "zone": "Mars/Phobos"}, 400)
-    hourly = shared.tenax("schedule", "add", "every hour", "Look", "around.", "-c", name)
+    hourly = shared.tenax(
+        "schedule", "add", "every hour", "Look", "around.", "-c", name
+    )
     assert hourly.stdout.split("  ")[3:] == [name, "Look around.\n"]
     listed = shared.tenax("schedule").stdout.splitlines()
-    assert [line[:34] for line in listed] == [each["id"] for each in page.get("/schedules")["schedules"]]
+    assert [line[:34] for line in listed] == [
+        each["id"] for each in page.get("/schedules")["schedules"]
+    ]
     assert len(listed) == 2
     assert shared.tenax("schedule", "remove", hourly.stdout[:34]).returncode == 0
     assert page.http.delete(f"/api/schedules/{made['id']}").json() == {"schedules": []}
@@ -55,10 +61,13 @@ def test_a_server_asks_what_a_terminal_made(tmp_path: Path) -> None:
         Schedules(berta).add(hers, "Hers.", "every hour", "UTC", berta.clock.now_us())
         with Served(tmp_path, env={"TENAX_STORE": url}) as served:
             page, local = served.browser(), berta.of(LOCAL_USER)
-            mine = served.tenax("schedule", "add", "in 1 minute", "Say it.").stdout.split("  ")[3]
+            mine = served.tenax(
+                "schedule", "add", "in 1 minute", "Say it."
+            ).stdout.split("  ")[3]
             (made,) = Schedules(local).all()
             assert made.conversation == mine
-            assert Schedules(local).move(made, berta.clock.now_us())  # as if the minute were over
+            # as if the minute were over
+            assert Schedules(local).move(made, berta.clock.now_us())
             wait_for(local, mine, "run.finished")
             wait_for(berta, hers, "run.finished")
             asked, answered = page.rows(mine)

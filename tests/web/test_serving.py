@@ -29,7 +29,9 @@ from tests.web.conftest import SLOW
 pytestmark = pytest.mark.crash
 
 
-def test_ctrl_c_with_a_page_open_ends_in_time_and_parks_the_answer(slow: Served, pace: Pace) -> None:
+def test_ctrl_c_with_a_page_open_ends_in_time_and_parks_the_answer(
+    slow: Served, pace: Pace
+) -> None:
     """Exit code 0, pages are told, and the next start goes on with what was being written."""
     page = slow.browser()
     pace.say(20)  # so that it is still written when the server ends
@@ -50,20 +52,27 @@ def test_ctrl_c_with_a_page_open_ends_in_time_and_parks_the_answer(slow: Served,
     with page.stream(f"-~{name}:") as stream:
         stream.read_until(name, is_done)
     rows = page.rows(name)
-    assert [row.get("state", "") for row in rows if row["kind"] == "marker"] == ["resumed"]
+    assert [row.get("state", "") for row in rows if row["kind"] == "marker"] == [
+        "resumed"
+    ]
     texts = [row["text"] for row in rows if row["kind"] == "assistant"]
     assert texts[0].startswith(shown)
     assert texts[-1] == SLOW
 
 
-def test_a_killed_server_is_started_again_and_every_word_shown_is_there(slow: Served) -> None:
+def test_a_killed_server_is_started_again_and_every_word_shown_is_there(
+    slow: Served,
+) -> None:
     """`kill -9` in mid-answer, three times: the socket stays, what was shown stands, the answer comes."""
     page = slow.browser()
     for _ in range(3):
         name = page.new()
         page.say(name, "Talk.")
         with page.stream(f"-~{name}:") as stream:
-            stream.read_until(name, lambda _rows, stream=stream, name=name: len(stream.text(name)) > 30)
+            stream.read_until(
+                name,
+                lambda _rows, stream=stream, name=name: len(stream.text(name)) > 30,
+            )
             slow.kill_server()
             try:
                 while True:
@@ -97,7 +106,10 @@ def test_a_port_that_is_taken_leads_to_the_next(tmp_path: Path) -> None:
             assert served.url != f"http://127.0.0.1:{port}"
             code, said, _ = served.stop()
             assert code == 0
-            assert f"Port {port} is taken; this is {served.url.rpartition(':')[2]}." in said
+            assert (
+                f"Port {port} is taken; this is {served.url.rpartition(':')[2]}."
+                in said
+            )
 
 
 def test_the_last_port_has_no_next(tmp_path: Path) -> None:
@@ -132,7 +144,9 @@ def test_every_python_that_is_started_imports_nothing_from_where_it_is() -> None
         if re.search(r"sys\.executable, *\S", line)
     ]
     assert len(starts) >= 6
-    assert [line for line in starts if not re.search(r'sys\.executable, "-[PI]"', line)] == []
+    assert [
+        line for line in starts if not re.search(r'sys\.executable, "-[PI]"', line)
+    ] == []
 
 
 def test_host_and_port_are_taken_from_the_command_line(tmp_path: Path) -> None:
@@ -148,7 +162,9 @@ def test_host_and_port_are_taken_from_the_command_line(tmp_path: Path) -> None:
         env={"TENAX_HOST": "no host", "TENAX_PORT": "0"},
     ) as served:
         assert served.url == f"http://0.0.0.0:{port}"
-        answer = httpx.get(f"http://127.0.0.1:{port}/api/health", timeout=SECONDS, trust_env=False)
+        answer = httpx.get(
+            f"http://127.0.0.1:{port}/api/health", timeout=SECONDS, trust_env=False
+        )
         assert answer.json()["ok"]
     with Served(tmp_path, "serve", "--port", str(port)) as served:
         assert served.url == f"http://127.0.0.1:{port}"
@@ -162,11 +178,18 @@ def test_host_and_port_are_taken_from_the_command_line(tmp_path: Path) -> None:
         ("--host", "my host", "is no host"),
     ],
 )
-def test_an_address_that_is_none_is_refused(tmp_path: Path, option: str, value: str, said: str) -> None:
+def test_an_address_that_is_none_is_refused(
+    tmp_path: Path, option: str, value: str, said: str
+) -> None:
     """With exit code 2 and what is wrong, before anything is started."""
     command = [sys.executable, "-m", "tenax", "serve", option, value]
     done = subprocess.run(
-        command, env=environment(tmp_path), capture_output=True, text=True, timeout=SECONDS, check=False
+        command,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
@@ -218,7 +241,9 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 def test_a_store_that_is_away_is_told(tmp_path: Path) -> None:
     """PostgreSQL that is not there: a sentence."""
-    code, said = refused(tmp_path, TENAX_STORE=f"postgresql://me@127.0.0.1:{free_port()}/none")
+    code, said = refused(
+        tmp_path, TENAX_STORE=f"postgresql://me@127.0.0.1:{free_port()}/none"
+    )
     assert code == 1
     assert re.search(r"PostgreSQL at 127.0.0.1:\d+/none", said)
 
@@ -247,7 +272,9 @@ def test_a_link_that_no_disk_takes_is_told(tmp_path: Path) -> None:
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
         )
     assert (done.returncode, done.stdout) == (1, "")
-    assert re.fullmatch(r"tenax: .+: File too large\.\nfree some disk space\n", done.stderr)
+    assert re.fullmatch(
+        r"tenax: .+: File too large\.\nfree some disk space\n", done.stderr
+    )
 
 
 def test_over_ssh_the_way_to_it_is_printed(tmp_path: Path) -> None:
@@ -281,7 +308,10 @@ def test_the_tour_is_one_command_away(tmp_path: Path) -> None:
         page = served.browser()
         name = page.post("/tour", status=201)["id"]
         with page.stream(f"-~{name}:") as stream:
-            stream.read_until(name, lambda rows: any(row.get("state") == "asks" for row in rows.values()))
+            stream.read_until(
+                name,
+                lambda rows: any(row.get("state") == "asks" for row in rows.values()),
+            )
         assert served.link.endswith("&to=/tour")
 
 
@@ -291,11 +321,17 @@ def test_the_plug_is_pulled_on_a_tour_and_the_answer_goes_on(tmp_path: Path) -> 
         page = served.browser()
         name = page.post("/tour", status=201)["id"]
         with page.stream(f"-~{name}:") as stream:
-            stream.read_until(name, lambda rows: any(row.get("state") == "asks" for row in rows.values()))
-            tool = next(row for row in stream.rows[name].values() if row["kind"] == "tool")
+            stream.read_until(
+                name,
+                lambda rows: any(row.get("state") == "asks" for row in rows.values()),
+            )
+            tool = next(
+                row for row in stream.rows[name].values() if row["kind"] == "tool"
+            )
             message, _, call = tool["id"].partition(":")
             page.post(
-                f"/conversations/{name}/approvals", {"message": int(message), "call": call, "answer": "once"}
+                f"/conversations/{name}/approvals",
+                {"message": int(message), "call": call, "answer": "once"},
             )
             stream.read_until(name, lambda _rows: "One journal" in stream.text(name))
             before = served.server()
@@ -308,7 +344,12 @@ def test_the_plug_is_pulled_on_a_tour_and_the_answer_goes_on(tmp_path: Path) -> 
         assert (tmp_path / "work" / "tour" / "hello.md").exists()
         with page.stream(stream.cursor) as again:
             again.rows = stream.rows
-            again.read_until(name, lambda rows: any(row.get("state") == "resumed" for row in rows.values()))
+            again.read_until(
+                name,
+                lambda rows: any(
+                    row.get("state") == "resumed" for row in rows.values()
+                ),
+            )
         assert served.server() != before
         rows = page.rows(name)
         texts = [row["text"] for row in rows if row["kind"] == "assistant"]
@@ -317,7 +358,9 @@ def test_the_plug_is_pulled_on_a_tour_and_the_answer_goes_on(tmp_path: Path) -> 
         assert sum(row["kind"] == "tool" for row in rows) == 1
 
 
-def test_a_server_is_started_again_also_where_nobody_can_be_told(tmp_path: Path) -> None:
+def test_a_server_is_started_again_also_where_nobody_can_be_told(
+    tmp_path: Path,
+) -> None:
     """The terminal was closed, or the disk is full to which it writes: the parent goes on, and ends when it is told to."""
     with Served(tmp_path) as served:
         before = served.server()
@@ -331,7 +374,9 @@ def test_a_server_is_started_again_also_where_nobody_can_be_told(tmp_path: Path)
         assert served.process.wait(SECONDS) == 0
 
 
-def test_a_server_that_cannot_be_started_for_now_is_started_later(tmp_path: Path) -> None:
+def test_a_server_that_cannot_be_started_for_now_is_started_later(
+    tmp_path: Path,
+) -> None:
     """Nothing more can be opened, as while a new version is being installed: it says so, and tries again."""
     with Served(tmp_path) as served:
         assert served.process.stderr is not None
@@ -340,7 +385,10 @@ def test_a_server_that_cannot_be_started_for_now_is_started_later(tmp_path: Path
         served.kill_server()
         while "Trying again." not in (line := served.process.stderr.readline()):
             assert line, "it ended"
-        assert line == "tenax: The server cannot be started: Too many open files. Trying again.\n"
+        assert (
+            line
+            == "tenax: The server cannot be started: Too many open files. Trying again.\n"
+        )
         resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, usual)
         answer = httpx.get(f"{served.url}/api/health", timeout=SECONDS, trust_env=False)
         assert answer.json()["ok"]
@@ -358,7 +406,9 @@ def test_the_server_goes_when_its_parent_is_killed(tmp_path: Path) -> None:
             os.close(child)
 
 
-def test_a_browser_is_opened_without_the_code_in_its_command_line(tmp_path: Path) -> None:
+def test_a_browser_is_opened_without_the_code_in_its_command_line(
+    tmp_path: Path,
+) -> None:
     """Every user of the machine can read command lines. The file that leads to the link is ours alone, and goes."""
     program, told = tmp_path / "browser", tmp_path / "told"
     program.write_text(

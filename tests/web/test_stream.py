@@ -17,7 +17,9 @@ from tests.support.served import Pace, Page, Served, is_done
 from tests.web.conftest import BOTH, SLOW, SQLITE
 
 
-def test_an_answer_streams_and_a_reconnect_goes_on_where_it_was(slow: Served, pace: Pace) -> None:
+def test_an_answer_streams_and_a_reconnect_goes_on_where_it_was(
+    slow: Served, pace: Pace
+) -> None:
     """Cut again and again in mid-answer: the rows are those of one who never left, and no snapshot was needed."""
     page = slow.browser()
     name = page.new()
@@ -33,7 +35,9 @@ def test_an_answer_streams_and_a_reconnect_goes_on_where_it_was(slow: Served, pa
             pace.say(5 * cuts + 5)  # further than anybody has read
             for _ in range(5):
                 stream.next()
-                if len(stream.text(name)) >= 5 * len("word ") * (cuts + 1) or is_done(rows.get(name, {})):
+                if len(stream.text(name)) >= 5 * len("word ") * (cuts + 1) or is_done(
+                    rows.get(name, {})
+                ):
                     break
             assert stream.snapshots == 0
         cursor, cuts = stream.cursor, cuts + 1
@@ -57,9 +61,12 @@ def test_two_watch_and_both_see_everything(slow: Served) -> None:
 
 @BOTH
 @pytest.mark.parametrize(
-    "claim", ["{incarnation}~{name}:999999", "elsewhere~{name}:3", "-~{name}:2", "-~{name}:"]
+    "claim",
+    ["{incarnation}~{name}:999999", "elsewhere~{name}:3", "-~{name}:2", "-~{name}:"],
 )
-def test_a_cursor_that_is_ahead_or_from_elsewhere_gets_a_snapshot(page: Page, claim: str) -> None:
+def test_a_cursor_that_is_ahead_or_from_elsewhere_gets_a_snapshot(
+    page: Page, claim: str
+) -> None:
     """Never a silent skip."""
     name = page.new()
     page.say(name, "What is it?")
@@ -71,14 +78,18 @@ def test_a_cursor_that_is_ahead_or_from_elsewhere_gets_a_snapshot(page: Page, cl
         assert {row["id"]: row for row in stream.until("rows")["rows"]} == whole
 
 
-def test_a_cursor_from_elsewhere_gets_a_snapshot_of_all_that_it_watches(page: Page) -> None:
+def test_a_cursor_from_elsewhere_gets_a_snapshot_of_all_that_it_watches(
+    page: Page,
+) -> None:
     """A number of one life of the store says nothing in another, also beside one that was made good already."""
     names = [page.new(), page.new()]
     with page.stream("-" + "".join(f"~{each}:" for each in names)) as watching:
         for each in names:
             page.say(each, "What is it?")
             watching.read_until(each, is_done)
-        with page.stream("elsewhere" + "".join(f"~{each}:1" for each in names)) as stream:
+        with page.stream(
+            "elsewhere" + "".join(f"~{each}:1" for each in names)
+        ) as stream:
             told: dict[str, str] = {}
             while len(told) < len(names):
                 kind, data = stream.next()
@@ -100,16 +111,30 @@ def test_a_cursor_from_before_the_start_of_the_server_is_good(slow: Served) -> N
     with page.stream(cursor) as again:
         again.rows = stream.rows
         page.say(name, "More.")
-        again.read_until(name, lambda rows: sum(row["kind"] == "assistant" for row in rows.values()) == 2)
+        again.read_until(
+            name,
+            lambda rows: sum(row["kind"] == "assistant" for row in rows.values()) == 2,
+        )
         again.read_until(name, is_done)
-        assert [row["text"] for row in again.rows[name].values() if row["kind"] == "user"] == [
+        assert [
+            row["text"] for row in again.rows[name].values() if row["kind"] == "user"
+        ] == [
             "Talk.",
             "More.",
         ]
 
 
 @pytest.mark.parametrize(
-    "cursor", ["-~", "-~c_1", "-~c_1:x", "-~c 1:2", "-~c_1:99999999999", "~" * 40, "-" + "~c:1" * 3 + "~" * 2]
+    "cursor",
+    [
+        "-~",
+        "-~c_1",
+        "-~c_1:x",
+        "-~c 1:2",
+        "-~c_1:99999999999",
+        "~" * 40,
+        "-" + "~c:1" * 3 + "~" * 2,
+    ],
 )
 def test_what_is_no_cursor_is_refused(page: Page, cursor: str) -> None:
     """With a sentence."""
@@ -133,20 +158,26 @@ def test_an_edit_of_the_past_sends_a_snapshot(page: Page) -> None:
 
 
 @SQLITE
-def test_late_output_of_a_run_far_above_does_not_stand_at_the_end(slow: Served, store_url: str) -> None:
+def test_late_output_of_a_run_far_above_does_not_stand_at_the_end(
+    slow: Served, store_url: str
+) -> None:
     """It stands with its own run, on the page of that; who watches the last rows sees what is said there."""
     page = slow.browser()
     with SessionDB(url=store_url) as db:
         db.create_session("s-1", source="web")
         db.append_message("s-1", role="user", content="q")
         repair(db, "s-1", "r-1")
-        db.append_messages("s-1", [{"role": "user", "content": f"n{n}"} for n in range(80)])
+        db.append_messages(
+            "s-1", [{"role": "user", "content": f"n{n}"} for n in range(80)]
+        )
         (name,) = [each.conversation for each in db.list_sessions()]
         with page.stream(f"-~{name}:") as stream:
             stream.until("rows")
             db.append_run_event("s-1", "r-1", "token", {"text": "late"})
             db.append_message("s-1", role="user", content="last")
-            stream.read_until(name, lambda rows: any(row["text"] == "last" for row in rows.values()))
+            stream.read_until(
+                name, lambda rows: any(row["text"] == "last" for row in rows.values())
+            )
             assert not any(row["text"] == "late" for row in stream.rows[name].values())
     rows = page.get(f"/conversations/{name}/rows", before="10.-1.0")["rows"]
     assert [row["text"] for row in rows][:2] == ["q", "late"]
@@ -166,7 +197,9 @@ def test_a_deleted_conversation_is_gone_for_who_watches_it(page: Page) -> None:
 
 
 @SQLITE
-def test_a_conversation_that_cannot_be_read_holds_up_no_other(slow: Served, store_url: str) -> None:
+def test_a_conversation_that_cannot_be_read_holds_up_no_other(
+    slow: Served, store_url: str
+) -> None:
     """One browser has one stream. What is wrong with one tab is not the others' business."""
     page = slow.browser()
     broken, whole = page.new(), page.new()
@@ -206,7 +239,9 @@ def test_one_who_does_not_read_holds_up_nobody(slow: Served) -> None:
     lazy = socket.create_connection((host, int(port)))
     lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
     at = quote(f"-~{name}:")
-    lazy.sendall(f"GET /api/events?at={at} HTTP/1.1\r\nHost: {host}:{port}\r\n{proof}\r\n".encode())
+    lazy.sendall(
+        f"GET /api/events?at={at} HTTP/1.1\r\nHost: {host}:{port}\r\n{proof}\r\n".encode()
+    )
     page.say(name, "Talk.")
     with page.stream(f"-~{name}:") as stream:
         stream.read_until(name, is_done)

@@ -26,7 +26,11 @@ BODIES: dict[str, object] = {
     "change_fact": {"was": 1, "text": "mine now"},
     "undo_fact": {"was": 1},
 }
-WITH_ID = [each for each in endpoints() if "{id}" in each.path or each.name == "open_conversation"]
+WITH_ID = [
+    each
+    for each in endpoints()
+    if "{id}" in each.path or each.name == "open_conversation"
+]
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +49,22 @@ def test_no_endpoint_shows_or_changes_anothers_conversation(
     """It is as if it did not exist."""
     berta, name = others
     before = page.rows(name)
-    path = re.sub(r"{seq}", "1", each.path.replace("{id}", name).replace("{blob}", "0" * 64))  # type: ignore[attr-defined]
+    path = re.sub(
+        r"{seq}",
+        "1",
+        each.path.replace("{id}", name).replace("{blob}", "0" * 64),  # type: ignore[attr-defined]
+    )
     body = BODIES.get(each.name, {} if each.body else None)  # type: ignore[attr-defined]
     if each.name == "open_conversation":  # type: ignore[attr-defined]
         body = {"leaving": name}
     if "was" in each.in_query:  # type: ignore[attr-defined]
         path += "?was=1"
-    answer = berta.http.request(each.method, path, json=body, headers={"Idempotency-Key": str(uuid4())})  # type: ignore[attr-defined]
+    answer = berta.http.request(
+        each.method,  # type: ignore[attr-defined]
+        path,
+        json=body,
+        headers={"Idempotency-Key": str(uuid4())},
+    )
     assert answer.status_code == 404, answer.text
     assert SECRET not in answer.text
     assert page.rows(name) == before
@@ -62,8 +75,15 @@ def test_list_and_search_are_of_ones_own(page: Page, others: tuple[Page, str]) -
     berta, name = others
     assert page.get("/search", q=SECRET)["hits"]
     assert berta.get("/search", q=SECRET)["hits"] == []
-    assert berta.http.get("/api/search", params={"q": SECRET, "conversation": name}).status_code == 404
-    assert name not in [each["id"] for each in berta.get("/conversations", limit=200)["conversations"]]
+    assert (
+        berta.http.get(
+            "/api/search", params={"q": SECRET, "conversation": name}
+        ).status_code
+        == 404
+    )
+    assert name not in [
+        each["id"] for each in berta.get("/conversations", limit=200)["conversations"]
+    ]
 
 
 def test_the_stream_shows_only_ones_own(page: Page, others: tuple[Page, str]) -> None:
@@ -82,8 +102,11 @@ def test_the_stream_shows_only_ones_own(page: Page, others: tuple[Page, str]) ->
         berta.say(mine, "And here.")
         stream.read_until(mine, is_done)
         assert name not in stream.list
-    with page.stream(f"-~{name}:") as stream:  # what others compare does not move any more
-        stream.read_until(name, lambda rows: sum(row["kind"] == "user" for row in rows.values()) == 2)
+    # what others compare does not move any more
+    with page.stream(f"-~{name}:") as stream:
+        stream.read_until(
+            name, lambda rows: sum(row["kind"] == "user" for row in rows.values()) == 2
+        )
         stream.read_until(name, lambda rows: len(rows) == 4 and is_done(rows))
 
 
@@ -102,7 +125,12 @@ def test_one_who_does_not_run_it_changes_no_settings(others: tuple[Page, str]) -
         assert berta.http.post(f"/api{path}", json=body).status_code == 409
     assert berta.http.get("/api/doctor").status_code == 409
     assert berta.http.get("/api/rules").status_code == 409
-    assert berta.http.delete("/api/rules", params={"verdict": "deny", "tool": "x"}).status_code == 409
+    assert (
+        berta.http.delete(
+            "/api/rules", params={"verdict": "deny", "tool": "x"}
+        ).status_code
+        == 409
+    )
     setup = berta.get("/setup")
     assert (setup["user"], setup["offers"], setup["file"]) == ("berta", [], "")
     assert setup["terminal"] == "", "it names the owner's folders"

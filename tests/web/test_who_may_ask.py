@@ -44,14 +44,18 @@ def berta(shared: Served) -> Page:
 
 def begun(page: Page) -> set[str]:
     """The conversations there are. In one of them somebody may be answered just now."""
-    return {each["id"] for each in page.get("/conversations", limit=200)["conversations"]}
+    return {
+        each["id"] for each in page.get("/conversations", limit=200)["conversations"]
+    }
 
 
 def test_a_link_works_once_and_becomes_a_cookie_and_a_key(shared: Served) -> None:
     """No script can read the cookie; a second browser that opens the link gets a sentence that says what to do."""
     page = Page(shared.url)
     link = shared.tenax("link").stdout.strip()
-    assert httpx.get(link, trust_env=False, timeout=SECONDS).status_code == 200, "a preview of the link"
+    assert httpx.get(link, trust_env=False, timeout=SECONDS).status_code == 200, (
+        "a preview of the link"
+    )
     answer = page.sign_in(link)
     assert answer.status_code == 200
     cookie = answer.headers["set-cookie"].lower()
@@ -84,12 +88,16 @@ def test_nothing_is_told_without_a_cookie_and_the_key_of_the_same_device(
     ]
     with httpx.Client(trust_env=False, verify=False, timeout=SECONDS) as http:
         for proof in proofs:
-            answer = http.request(method, address, headers={**proof, "Sec-Fetch-Site": "same-origin"})
+            answer = http.request(
+                method, address, headers={**proof, "Sec-Fetch-Site": "same-origin"}
+            )
             assert answer.status_code == 401, proof
             assert "tenax link" in answer.json()["hint"]
 
 
-async def test_a_cookie_without_the_key_is_no_sign_of_its_device(tmp_path: Path) -> None:
+async def test_a_cookie_without_the_key_is_no_sign_of_its_device(
+    tmp_path: Path,
+) -> None:
     """The server of another port has the cookie: it must not keep the device in the list as seen just now."""
     clock = SimClock()
     with tenax.open("memory:", clock=clock) as journal:
@@ -106,7 +114,10 @@ async def test_a_cookie_without_the_key_is_no_sign_of_its_device(tmp_path: Path)
         clock.advance(2 * 3600)
         for key in (b"", b"wrong", added.key.encode()):
             assert len(asyncio.all_tasks()) == 1, "nothing is noted in the background"
-            headers = [(b"cookie", f"tenax_80={added.cookie}".encode()), (b"tenax-key", key)]
+            headers = [
+                (b"cookie", f"tenax_80={added.cookie}".encode()),
+                (b"tenax-key", key),
+            ]
             scope = {"type": "http", "method": "GET", "path": "/api/setup", "query_string": b"",
                      "headers": headers, "server": ("127.0.0.1", 80)}  # fmt: skip
             found = await signins.device_of(Request(scope))
@@ -120,7 +131,10 @@ def test_an_old_cookie_is_told_that_it_needs_a_new_link(shared: Served) -> None:
     name = f"tenax_{shared.url.rpartition(':')[2]}"
     cookie = f"{name}=6c6f63616c.1790000000.{'0' * 64}"
     answer = httpx.get(
-        f"{shared.url}/api/setup", headers={"cookie": cookie}, trust_env=False, timeout=SECONDS
+        f"{shared.url}/api/setup",
+        headers={"cookie": cookie},
+        trust_env=False,
+        timeout=SECONDS,
     )
     assert "earlier version" in answer.json()["detail"]
     assert "tenax link" in answer.json()["hint"]
@@ -140,7 +154,9 @@ async def test_the_guard_decides_by_the_path_that_is_routed(
         signins = Signins(Devices(journal, days=1), Links(tmp_path))
         guard = Guard(endpoint, signins=signins, host="127.0.0.1", public=frozenset())
         transport = httpx.ASGITransport(guard)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1"
+        ) as http:
             assert (await http.get("/api/setup")).status_code == 401
     assert reached == []
 
@@ -179,7 +195,9 @@ async def test_strangers_take_nothing_from_known_devices_while_the_store_is_away
         guard = Guard(endpoint, signins=signins, host="127.0.0.1", public=frozenset())
         transport = httpx.ASGITransport(guard)
         async with (
-            httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8629", timeout=SECONDS) as http,
+            httpx.AsyncClient(
+                transport=transport, base_url="http://127.0.0.1:8629", timeout=SECONDS
+            ) as http,
             asyncio.timeout(SECONDS),
         ):
 
@@ -189,7 +207,9 @@ async def test_strangers_take_nothing_from_known_devices_while_the_store_is_away
 
             only.submit(devices.back.wait, SECONDS)
             assert await ask(made.cookie, made.key) == 200
-            strangers = [asyncio.create_task(ask(f"c{n}.x")) for n in range(UNKNOWN_MAX)]
+            strangers = [
+                asyncio.create_task(ask(f"c{n}.x")) for n in range(UNKNOWN_MAX)
+            ]
             while len(signins._reading) < UNKNOWN_MAX:  # noqa: ASYNC110  (nothing tells that a request waits)
                 await asyncio.sleep(0)
             assert await ask("one.more") == 503
@@ -202,14 +222,21 @@ async def test_strangers_take_nothing_from_known_devices_while_the_store_is_away
 
 
 @pytest.mark.parametrize(
-    "host", ["127.0.0.1/x", "127.0.0.1?", "127.0.0.1#", "127.0.0.1/api/health?", "[::1]/x?"]
+    "host",
+    ["127.0.0.1/x", "127.0.0.1?", "127.0.0.1#", "127.0.0.1/api/health?", "[::1]/x?"],
 )
-@pytest.mark.parametrize("path", ["/api/setup", "/api/openapi.json", "/%61pi/setup", "/api/../api/setup"])
-def test_what_stands_in_the_host_changes_no_path(shared: Served, host: str, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["/api/setup", "/api/openapi.json", "/%61pi/setup", "/api/../api/setup"]
+)
+def test_what_stands_in_the_host_changes_no_path(
+    shared: Served, host: str, path: str
+) -> None:
     """The guard looks at the path that is routed, whatever address a client makes up around it."""
     place, port = shared.url.removeprefix("http://").split(":")
     with socket.create_connection((place, int(port)), timeout=SECONDS) as raw:
-        raw.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        raw.sendall(
+            f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
+        )
         answer = b"".join(iter(lambda: raw.recv(65536), b""))
     assert answer.split(b" ", 2)[1] in {b"400", b"401", b"403", b"404"}, answer
 
@@ -220,7 +247,9 @@ def test_health_needs_no_cookie(shared: Served) -> None:
     assert answer.json()["ok"] is True
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8629", "127.0.0.1.evil.example", "", "[::1"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8629", "127.0.0.1.evil.example", "", "[::1"]
+)
 def test_a_name_that_somebody_else_controls_is_refused(page: Page, host: str) -> None:
     """DNS rebinding: the browser believes that it talks to another site."""
     answer = page.http.get("/api/conversations", headers={"Host": host})
@@ -239,12 +268,17 @@ OTHER_NAMES = [
 
 
 @pytest.mark.parametrize("name", OTHER_NAMES)
-def test_another_name_of_the_machine_leads_to_the_address(page: Page, name: str) -> None:
+def test_another_name_of_the_machine_leads_to_the_address(
+    page: Page, name: str
+) -> None:
     """Another program may listen on [::1] with the same port, and a browser tries that first for `localhost`."""
     port = page.url.rpartition(":")[2]
     host = {"Host": f"{name}:{port}"}
     moved = page.http.get("/link?a=b", headers=host)
-    assert (moved.status_code, moved.headers["location"]) == (307, f"//127.0.0.1:{port}/link?a=b")
+    assert (moved.status_code, moved.headers["location"]) == (
+        307,
+        f"//127.0.0.1:{port}/link?a=b",
+    )
     assert moved.headers["cache-control"] == "no-store"
     odd = page.http.get("/%0d%0a//evil.example/%C3%A9", headers=host)
     assert odd.headers["location"] == f"//127.0.0.1:{port}/%0D%0A//evil.example/%C3%A9"
@@ -258,7 +292,9 @@ def test_another_name_of_the_machine_leads_to_the_address(page: Page, name: str)
     assert f"http://127.0.0.1:{port}/" in refused[0].json()["hint"]
 
 
-@pytest.mark.parametrize("host", ["127.0.0.2", "[::1]", "192.0.2.1", "localhost.", "127.0.0.1."])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.2", "[::1]", "192.0.2.1", "localhost.", "127.0.0.1."]
+)
 def test_an_address_on_which_nobody_listens_is_refused(page: Page, host: str) -> None:
     """A browser keeps other secrets under it, and nobody would be asked about another user's link."""
     for path in ("/", "/api/setup"):
@@ -304,7 +340,9 @@ async def test_the_names_depend_on_where_the_server_listens(
 
     with tenax.open("memory:") as journal:
         signins = Signins(Devices(journal, days=1), Links(tmp_path))
-        guard = Guard(endpoint, signins=signins, host=listens, public=frozenset(), proxied=proxied)
+        guard = Guard(
+            endpoint, signins=signins, host=listens, public=frozenset(), proxied=proxied
+        )
 
         async def served(scope: Scope, receive: Receive, send: Send) -> None:
             await guard({**scope, "server": (server, 80)}, receive, send)
@@ -326,19 +364,24 @@ async def test_the_names_depend_on_where_the_server_listens(
         {"Sec-Fetch-Site": "same-site", "Origin": "http://127.0.0.1:1"},
     ],
 )
-def test_another_site_cannot_make_a_browser_do_something(page: Page, headers: dict[str, str]) -> None:
+def test_another_site_cannot_make_a_browser_do_something(
+    page: Page, headers: dict[str, str]
+) -> None:
     """CSRF: the cookie comes along, and that is not enough."""
     before = begun(page)
     answer = page.http.post("/api/conversations", json={}, headers=headers)
     assert answer.status_code == 403
-    assert "A proxy must pass `Host` on" in answer.json()["hint"], "else `Origin` and `Host` differ"
+    assert "A proxy must pass `Host` on" in answer.json()["hint"], (
+        "else `Origin` and `Host` differ"
+    )
     assert begun(page) == before
 
 
 def test_another_site_cannot_read_by_embedding(page: Page) -> None:
     """A script or picture of another site is no navigation."""
     answer = page.http.get(
-        "/api/conversations", headers={"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
+        "/api/conversations",
+        headers={"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
     )
     assert answer.status_code == 403
 
@@ -361,36 +404,59 @@ def test_a_request_that_changes_something_says_where_it_comes_from(
     """A browser always says so. What says nothing is no page of ours, even with cookie and key."""
     before = begun(page)
     name, value = next(iter(page.http.cookies.items()))
-    proof = {"cookie": f"{name}={value}", "Tenax-Key": page.http.headers["Tenax-Key"], **headers}
-    with httpx.Client(base_url=page.url, trust_env=False, verify=False, timeout=SECONDS) as http:
-        assert http.post("/api/conversations", json={}, headers=proof).status_code == 403
-        answer = http.post("/api/conversations", json={}, headers={**proof, "Origin": page.url})
+    proof = {
+        "cookie": f"{name}={value}",
+        "Tenax-Key": page.http.headers["Tenax-Key"],
+        **headers,
+    }
+    with httpx.Client(
+        base_url=page.url, trust_env=False, verify=False, timeout=SECONDS
+    ) as http:
+        assert (
+            http.post("/api/conversations", json={}, headers=proof).status_code == 403
+        )
+        answer = http.post(
+            "/api/conversations", json={}, headers={**proof, "Origin": page.url}
+        )
         assert answer.status_code == (401 if headers else 201)
     assert len(begun(page) - before) == (0 if headers else 1)
 
 
-def test_a_signed_address_is_for_one_device_and_one_path_and_five_minutes(tmp_path: Path) -> None:
+def test_a_signed_address_is_for_one_device_and_one_path_and_five_minutes(
+    tmp_path: Path,
+) -> None:
     """Nothing else can be signed."""
     links = Links(tmp_path)
     path = "/api/memory/export"
     _, _, signature = links.sign("one", path).partition("?signed=")
     assert links.is_signed("one", path, signature)
     assert not links.is_signed("two", path, signature)
-    assert not links.is_signed("one", f"/api/conversations/c/attachments/{'0' * 64}", signature)
+    assert not links.is_signed(
+        "one", f"/api/conversations/c/attachments/{'0' * 64}", signature
+    )
     until, _, mac = signature.partition(".")
     assert 0 < int(until) - time.time() <= 300
     assert not links.is_signed("one", path, f"{int(until) + 1}.{mac}")
     for bad in ("", ".", f"{until}.", f".{mac}", "x.y", f"{until}.\udcff"):
         assert not links.is_signed("one", path, bad)
-    assert not links.is_signed("one", "/api/setup", links.sign("one", "/api/setup").partition("?signed=")[2])
+    assert not links.is_signed(
+        "one", "/api/setup", links.sign("one", "/api/setup").partition("?signed=")[2]
+    )
 
 
-def test_an_address_is_signed_for_what_a_browser_fetches_by_itself(page: Page, berta: Page) -> None:
+def test_an_address_is_signed_for_what_a_browser_fetches_by_itself(
+    page: Page, berta: Page
+) -> None:
     """With the cookie and without the key; not without the cookie, not for another's, not for another path."""
     export = "/api/memory/export"
     address = page.post("/addresses", {"paths": [export]})["addresses"][0]
-    assert page.http.post("/api/addresses", json={"paths": ["/api/setup"]}).status_code == 400
-    with httpx.Client(base_url=page.url, trust_env=False, verify=False, timeout=SECONDS) as http:
+    assert (
+        page.http.post("/api/addresses", json={"paths": ["/api/setup"]}).status_code
+        == 400
+    )
+    with httpx.Client(
+        base_url=page.url, trust_env=False, verify=False, timeout=SECONDS
+    ) as http:
         assert http.get(address).status_code == 401
         http.cookies.update(page.http.cookies)
         assert http.get(address).status_code == 200
@@ -433,7 +499,9 @@ def test_a_code_is_there_with_its_whole_text_and_keeps_its_time(
     written = Path.write_text
 
     def write_text(file: Path, text: str, encoding: str) -> int:
-        assert [each for each in (tmp_path / "codes").iterdir() if not each.suffix] == []
+        assert [
+            each for each in (tmp_path / "codes").iterdir() if not each.suffix
+        ] == []
         return written(file, text, encoding=encoding)
 
     monkeypatch.setattr(Path, "write_text", write_text)
@@ -448,7 +516,9 @@ def test_a_code_is_there_with_its_whole_text_and_keeps_its_time(
     assert (links.user_of(code), file.stat().st_mtime) == ("anna", before)
 
 
-def test_a_server_with_a_command_asks_for_a_code_from_the_terminal(shared: Served, page: Page) -> None:
+def test_a_server_with_a_command_asks_for_a_code_from_the_terminal(
+    shared: Served, page: Page
+) -> None:
     """It works once, for this and nothing else; the code of a link is none."""
     server = {"name": "mine", "command": [sys.executable, "-c", "0"]}
     link = code_of(shared.tenax("link").stdout.strip())
@@ -458,8 +528,12 @@ def test_a_server_with_a_command_asks_for_a_code_from_the_terminal(shared: Serve
         assert "code`" in refused.json()["hint"]
     code = shared.tenax("code").stdout.strip()
     assert Page(shared.url).sign_in(f"#code={code}").status_code == 403
-    both = page.http.post("/api/mcp", json={**server, "url": "http://127.0.0.1:1/", "code": code})
-    assert "either a command or a url" in both.text, "a request that is refused does not use the code up"
+    both = page.http.post(
+        "/api/mcp", json={**server, "url": "http://127.0.0.1:1/", "code": code}
+    )
+    assert "either a command or a url" in both.text, (
+        "a request that is refused does not use the code up"
+    )
     added = page.post("/mcp", {**server, "code": f" {code.lower()} "}, status=201)
     assert [each["name"] for each in added["servers"]] == ["mine"]
     page.http.delete("/api/mcp", params={"name": "mine"})

@@ -21,7 +21,16 @@ import msgspec
 
 from tenax.sessions import AsyncSessionDB, SessionDB
 
-__all__ = ["AgentCache", "Building", "Found", "Fresh", "Missing", "OtherSession", "Stale", "Unknown"]
+__all__ = [
+    "AgentCache",
+    "Building",
+    "Found",
+    "Fresh",
+    "Missing",
+    "OtherSession",
+    "Stale",
+    "Unknown",
+]
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +72,13 @@ class Unknown(Found, frozen=True):
 class _Entry:
     __slots__ = ("agent", "built", "session_id", "snapshot", "used_at")
 
-    def __init__(self, agent: Any, session_id: str | None, snapshot: int | None, used_at: float) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        agent: Any,  # noqa: ANN401
+        session_id: str | None,
+        snapshot: int | None,
+        used_at: float,
+    ) -> None:
         self.agent = agent
         self.session_id = session_id
         self.snapshot = snapshot
@@ -93,9 +108,18 @@ class AgentCache:
 
     def look(self, route_key: str, session_id: str | None) -> Any:  # noqa: ANN401  (Found, or awaited)
         """What there is for this key, for a turn in this session."""
-        return self._with_store(lambda db: self._look(route_key, session_id, _live(db, session_id)))
+        return self._with_store(
+            lambda db: self._look(route_key, session_id, _live(db, session_id))
+        )
 
-    def put(self, route_key: str, agent: Any, session_id: str | None = None, *, snapshot: Any = _LIVE) -> Any:  # noqa: ANN401
+    def put(
+        self,
+        route_key: str,
+        agent: Any,  # noqa: ANN401
+        session_id: str | None = None,
+        *,
+        snapshot: Any = _LIVE,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
         """Keep an agent that has just seen this session as it is now."""
 
         def work(db: SessionDB) -> None:
@@ -106,7 +130,9 @@ class AgentCache:
 
     def rebaseline(self, route_key: str, session_id: str | None) -> Any:  # noqa: ANN401  (None, or awaited)
         """After a turn of our own: what the session holds now is what the agent has seen. Only if it is its session."""
-        return self._with_store(lambda db: self._rebaseline(route_key, session_id, _live(db, session_id)))
+        return self._with_store(
+            lambda db: self._rebaseline(route_key, session_id, _live(db, session_id))
+        )
 
     def reserve(self, route_key: str) -> bool:
         """Say that an agent is being built. False if one is there, or on its way."""
@@ -118,7 +144,9 @@ class AgentCache:
             self._entries[route_key] = entry
             return True
 
-    def get(self, route_key: str, session_id: str | None, build: Callable[[], Any]) -> Any:  # noqa: ANN401
+    def get(
+        self, route_key: str, session_id: str | None, build: Callable[[], Any]
+    ) -> Any:  # noqa: ANN401
         """The agent for this key, built once however many ask at the same time. Nothing is locked while it is built."""
         while True:
             with self._lock:
@@ -137,7 +165,10 @@ class AgentCache:
             self._put(route_key, None)
             raise
         db = self._db._db if isinstance(self._db, AsyncSessionDB) else self._db  # noqa: SLF001  (its twin)
-        self._put(route_key, _Entry(agent, session_id, _live(db, session_id), self._monotonic()))
+        self._put(
+            route_key,
+            _Entry(agent, session_id, _live(db, session_id), self._monotonic()),
+        )
         return agent
 
     def evict(self, route_key: str) -> Any:  # noqa: ANN401  (bool, or awaited)
@@ -170,7 +201,11 @@ class AgentCache:
             entry.used_at = self._monotonic()
             self._entries.move_to_end(route_key)
             kind: type[Found] = Fresh
-            if session_id is not None and entry.session_id is not None and entry.session_id != session_id:
+            if (
+                session_id is not None
+                and entry.session_id is not None
+                and entry.session_id != session_id
+            ):
                 kind = OtherSession
             elif entry.snapshot is None or live is None:
                 kind = Unknown
@@ -188,14 +223,23 @@ class AgentCache:
             gone = [(key, self._entries.pop(key)) for key in full[:over]]
         if before is not None and before.built is not None:
             before.built.set()
-        elif before is not None and entry is not None and before.agent is not entry.agent:
+        elif (
+            before is not None and entry is not None and before.agent is not entry.agent
+        ):
             gone.append((route_key, before))
         self._evicted(gone)
 
-    def _rebaseline(self, route_key: str, session_id: str | None, live: int | None) -> None:
+    def _rebaseline(
+        self, route_key: str, session_id: str | None, live: int | None
+    ) -> None:
         with self._lock:
             entry = self._entries.get(route_key)
-            if entry is None or entry.built is not None or entry.snapshot is None or live is None:
+            if (
+                entry is None
+                or entry.built is not None
+                or entry.snapshot is None
+                or live is None
+            ):
                 return
             if entry.session_id in {None, session_id}:
                 entry.snapshot = live
@@ -203,7 +247,11 @@ class AgentCache:
     def _drop_idle(self) -> None:
         since = self._monotonic() - self._idle
         with self._lock:
-            idle = [key for key, each in self._entries.items() if each.built is None and each.used_at < since]
+            idle = [
+                key
+                for key, each in self._entries.items()
+                if each.built is None and each.used_at < since
+            ]
             gone = [(key, self._entries.pop(key)) for key in idle]
         self._evicted(gone)
 
@@ -243,7 +291,11 @@ def _live(db: SessionDB, session_id: str | None) -> int | None:
         # Without a revision (not a store of ours) the count says as much as there is to know.
         return int(found["revision"] if "revision" in found else found["message_count"])
     except Exception as error:  # noqa: BLE001  (whatever keeps it from being known, the agent is reused)
-        log.warning("A session cannot be looked up: %s", error, extra={"action": "session_unknown"})
+        log.warning(
+            "A session cannot be looked up: %s",
+            error,
+            extra={"action": "session_unknown"},
+        )
         return None
 
 

@@ -138,14 +138,27 @@ def compact(
 ) -> Outcome:
     """Put a summary in place of all but the last messages. Never raises for what the summariser or the lock does."""
     db = db._db if isinstance(db, AsyncSessionDB) else db  # noqa: SLF001  (its twin)
-    given: list[Any] = messages_of(messages) if messages is not None else db.get_messages(session_id)
-    same: dict[str, Any] = {"messages": given if messages is None else messages, "session_id": session_id}
+    given: list[Any] = (
+        messages_of(messages) if messages is not None else db.get_messages(session_id)
+    )
+    same: dict[str, Any] = {
+        "messages": given if messages is None else messages,
+        "session_id": session_id,
+    }
     holder = f"compact-{uuid.uuid4().hex}"
     locked = _lock(db, session_id, holder)
     if locked is False:
         return Busy(**same)
     try:
-        return _compact(db, session_id, given, same, own=messages is not None, summarise=summarise, keep=keep)
+        return _compact(
+            db,
+            session_id,
+            given,
+            same,
+            own=messages is not None,
+            summarise=summarise,
+            keep=keep,
+        )
     finally:
         if locked:
             _unlock(db, session_id, holder)
@@ -168,7 +181,8 @@ def _compact(
         return Superseded(**same, by=session.get("head_session_id"))
     stored = db.get_messages(session_id)
     if not own:
-        given = same["messages"] = stored  # not before the revision that the commit is compared with
+        # not before the revision that the commit is compared with
+        given = same["messages"] = stored
     shared = _shared(stored, given)
     cut = _cut([str(each.get("role", "")) for each in given], keep)
     if cut == 0:
@@ -181,8 +195,12 @@ def _compact(
         return Aborted(**same, why=why)
     covered = _covered(stored, given, shared, cut)
     stays = given[cut:]
-    if cut > shared and "covers_to" in covered:  # the caller's own are stored after what others wrote
-        stays = [*(each for each in stored if each["id"] > covered["covers_to"]), *given[shared:]]
+    # the caller's own are stored after what others wrote
+    if cut > shared and "covers_to" in covered:
+        stays = [
+            *(each for each in stored if each["id"] > covered["covers_to"]),
+            *given[shared:],
+        ]
     before = sum(map(_size, [*given, *_unseen(stored, given, shared)]))
     rotated = db.rotate(
         session_id,
@@ -196,7 +214,8 @@ def _compact(
     if not isinstance(rotated, Rotated):
         return Superseded(**same, by=rotated.by)
     first = {"role": "user", "content": fenced(summary)}
-    kept = _as_given(db.get_messages(rotated.session_id)[1:], given)  # with what others wrote
+    # with what others wrote
+    kept = _as_given(db.get_messages(rotated.session_id)[1:], given)
     return Compacted(messages=[first, *kept], session_id=rotated.session_id, summary=summary,
                      tokens_before=before, tokens_after=size + sum(map(_size, kept)))  # fmt: skip
 
@@ -231,10 +250,16 @@ def _unlock(db: Any, session_id: str, holder: str) -> None:  # noqa: ANN401
     try:
         db.release_compression_lock(session_id, holder)
     except Exception as error:  # noqa: BLE001  (it runs out by itself)
-        log.warning("The compression lock was not given back: %s", error, extra={"action": "lock_kept"})
+        log.warning(
+            "The compression lock was not given back: %s",
+            error,
+            extra={"action": "lock_kept"},
+        )
 
 
-def _summary(summarise: Callable[[list[Any]], str], messages: list[Any]) -> tuple[str, str]:
+def _summary(
+    summarise: Callable[[list[Any]], str], messages: list[Any]
+) -> tuple[str, str]:
     """The summary, and why there is none."""
     try:
         summary = summarise(messages)
@@ -260,17 +285,22 @@ def _shared(stored: Sequence[Any], given: Sequence[Any]) -> int:
     count = 0
     for old, new in zip(stored, given, strict=False):
         said, content = old.get("content"), new.get("content")
-        known = content == said or (count == 0 and isinstance(said, str) and content == fenced(said))
+        known = content == said or (
+            count == 0 and isinstance(said, str) and content == fenced(said)
+        )
         if old.get("role") != new.get("role") or not known:
             break
         count += 1
     return count
 
 
-def _covered(stored: Sequence[Any], given: Sequence[Any], shared: int, cut: int) -> dict[str, int]:
+def _covered(
+    stored: Sequence[Any], given: Sequence[Any], shared: int, cut: int
+) -> dict[str, int]:
     """How far the summary reaches, in words of `rotate`."""
     if cut < shared:
-        return {"covers_to": stored[cut]["id"] - 1}  # with the results of the calls before it
+        # with the results of the calls before it
+        return {"covers_to": stored[cut]["id"] - 1}
     if cut == shared:
         return {"covers_to": stored[cut - 1]["id"]}
     unseen = _unseen(stored, given, shared)
@@ -330,20 +360,32 @@ class Compactor:
         limit = run.overflow or run.model.context
         if run.overflow == 1:  # the provider did not say how much it takes
             limit = max(1, used(context) // 2)
-        if limit is None or not (overflowed or (not context.kept and used(context) >= FULL * limit)):
+        if limit is None or not (
+            overflowed or (not context.kept and used(context) >= FULL * limit)
+        ):
             return False
         run.overflow = 0 if overflowed else run.overflow  # it is seen to once
         outcome: Outcome | None = CoolingDown(messages=[], session_id="")
         if not context.kept:
-            work = self._try(run.journal, run.history, run.agent, run.model, limit, limit, run)
+            work = self._try(
+                run.journal, run.history, run.agent, run.model, limit, limit, run
+            )
             try:
-                outcome = await run.unless_stopped(asyncio.create_task(work, name=f"compact {run.id}"))
+                outcome = await run.unless_stopped(
+                    asyncio.create_task(work, name=f"compact {run.id}")
+                )
             except (StoreUnavailable, OutcomeUnknown) as error:
-                log.warning("A compaction has to wait: %s", error, extra={"action": "compaction_waits"})
+                log.warning(
+                    "A compaction has to wait: %s",
+                    error,
+                    extra={"action": "compaction_waits"},
+                )
                 return True
         return await self._after(run, outcome, limit, overflowed=overflowed)
 
-    async def _after(self, run: Run, outcome: Outcome | None, limit: int, *, overflowed: bool) -> bool:
+    async def _after(
+        self, run: Run, outcome: Outcome | None, limit: int, *, overflowed: bool
+    ) -> bool:
         """What a try leads to; None is one that was stopped."""
         if isinstance(outcome, Busy) and not overflowed:
             return False
@@ -354,15 +396,21 @@ class Compactor:
                 await run.record(ContextKept(_STILL_LONG, run.history.seq))
                 await run.history.catch_up()
             return True
-        return await self._trim(run, outcome.why if isinstance(outcome, Aborted) else _NOTHING)
+        return await self._trim(
+            run, outcome.why if isinstance(outcome, Aborted) else _NOTHING
+        )
 
-    async def by_hand(self, journal: AsyncJournal, agent: Agent, conversation: str) -> Outcome:
+    async def by_hand(
+        self, journal: AsyncJournal, agent: Agent, conversation: str
+    ) -> Outcome:
         """Compact because the person asks for it."""
         history = History(journal, conversation)
         await history.catch_up()
         model = agent.models[0]
         limit = min(estimate(history.context.items), model.context or sys.maxsize)
-        return await self._try(journal, history, agent, model, limit, model.context or sys.maxsize, None)
+        return await self._try(
+            journal, history, agent, model, limit, model.context or sys.maxsize, None
+        )
 
     async def _try(
         self,
@@ -377,7 +425,9 @@ class Compactor:
         context = history.context
         stretch = (await journal.head(history.conversation)).stretch
         same: dict[str, Any] = {"messages": [], "session_id": stretch or ""}
-        cut = _cut_items(context.items, int(limit * TAIL), context.unplaced or history.seq + 1)
+        cut = _cut_items(
+            context.items, int(limit * TAIL), context.unplaced or history.seq + 1
+        )
         if stretch is None or cut == 0:
             return NothingToDo(**same)
         holder = f"compact-{uuid.uuid4().hex}"
@@ -387,13 +437,18 @@ class Compactor:
         try:
             covered = context.items[:cut]
             fits = int(room * FULL / _share(context))
-            summary, why = await self._ask(journal, history.conversation, agent, model, covered, fits, run)
+            summary, why = await self._ask(
+                journal, history.conversation, agent, model, covered, fits, run
+            )
             if why:
                 return Aborted(**same, why=why)
             earlier = text_of(covered[0].message.parts) if covered[0].place == 0 else ""
             parts = [part for each in covered for part in each.message.parts]
             summary = redacted(with_list(summary, earlier, parts))
-            before, after = estimate(context.items), len(summary) // 4 + estimate(context.items[cut:])
+            before, after = (
+                estimate(context.items),
+                len(summary) // 4 + estimate(context.items[cut:]),
+            )
             if after >= before:
                 return Aborted(**same, why=_NO_SHORTER)
             rotate = partial(
@@ -415,7 +470,8 @@ class Compactor:
                 await journal.apart(partial(_unlock, self._db, stretch, holder))
         if not isinstance(rotated, Rotated):
             return Superseded(**same, by=rotated.by)
-        with contextlib.suppress(StoreUnavailable):  # it is found later: what is owed is in the store
+        # it is found later: what is owed is in the store
+        with contextlib.suppress(StoreUnavailable):
             await self._compacted(stretch)
         return Compacted(messages=[], session_id=rotated.session_id, summary=summary, tokens_before=before,
                          tokens_after=after)  # fmt: skip
@@ -431,13 +487,20 @@ class Compactor:
         run: Run | None,
     ) -> tuple[str, str]:
         """The summary, and why there is none."""
-        plain = _fitting(await _spelled(journal, covered), room - len(agent.prompt + INSTRUCTION) // 4)
+        plain = _fitting(
+            await _spelled(journal, covered),
+            room - len(agent.prompt + INSTRUCTION) // 4,
+        )
         also = await self._also(plain) if agent.memory is not None else ""
         messages = [*plain, Message("user", (Text(INSTRUCTION + also),))]
-        body = model.body(agent.prompt, [], [model.message(each) for each in messages], {})
+        body = model.body(
+            agent.prompt, [], [model.message(each) for each in messages], {}
+        )
         answer: Answer | Failure | None = None
         said, renewed_at = 0, journal.clock.monotonic()
-        async with contextlib.aclosing(model.stream(body, silence=agent.limits.silence)) as stream:
+        async with contextlib.aclosing(
+            model.stream(body, silence=agent.limits.silence)
+        ) as stream:
             async for piece in stream:
                 if isinstance(piece, Answer | Failure):
                     answer = piece
@@ -445,7 +508,8 @@ class Compactor:
                 if said > SUMMARY_CHARS_MAX:
                     return "", "The summary is too long."
                 now = journal.clock.monotonic()
-                if run is not None and now - renewed_at > run.lease.seconds / 4:  # a summary takes its time
+                # a summary takes its time
+                if run is not None and now - renewed_at > run.lease.seconds / 4:
                     run.lease, renewed_at = await journal.renew(run.lease), now
         if not isinstance(answer, Answer):
             why = answer.message if answer is not None else "it ended without an end."
@@ -461,13 +525,23 @@ class Compactor:
         summary = redacted(text_of(answer.parts).strip())
         if not summary:
             return "", "The summary came back empty."
-        return (summary, "") if len(summary) <= SUMMARY_CHARS_MAX else ("", "The summary is too long.")
+        return (
+            (summary, "")
+            if len(summary) <= SUMMARY_CHARS_MAX
+            else ("", "The summary is too long.")
+        )
 
     async def _also(self, messages: Sequence[Message]) -> str:
         """What memories want kept, for the end of the instruction."""
-        told = [{"role": each.role, "content": text_of(each.parts)} for each in messages]
+        told = [
+            {"role": each.role, "content": text_of(each.parts)} for each in messages
+        ]
         kept = fence((await self._must_keep(told))[:_KEPT_CHARS_MAX])
-        return f"\n\nA memory of yours asks that these things are not left out:\n{kept}" if kept else ""
+        return (
+            f"\n\nA memory of yours asks that these things are not left out:\n{kept}"
+            if kept
+            else ""
+        )
 
     async def _trim(self, run: Run, why: str) -> bool:
         """When no summary is to be had: shorten old tool output, by rule, and say so. True if that helped."""
@@ -488,7 +562,9 @@ class Compactor:
 
 def used(context: Context) -> int:
     """How many tokens the next request takes: as the provider counted them, and what came since."""
-    return context.used + estimate(context.items[context.used_items if context.used else 0 :])
+    return context.used + estimate(
+        context.items[context.used_items if context.used else 0 :]
+    )
 
 
 def _share(context: Context) -> float:
@@ -503,14 +579,18 @@ def estimate(items: Sequence[Placed]) -> int:
 
 
 def _tokens(message: Message) -> int:
-    return len(msgspec.json.encode(message)) // 4 + 4 + sum(map(_attached, message.parts))
+    return (
+        len(msgspec.json.encode(message)) // 4 + 4 + sum(map(_attached, message.parts))
+    )
 
 
 def _attached(part: Part) -> int:
     """What a part weighs that only names its blob. Providers count a picture by its pixels, up to a bound."""
     match part:
         case Image(width=width, height=height):
-            return min(width * height // 750, _PICTURE_TOKENS_MAX) or _PICTURE_TOKENS_MAX
+            return (
+                min(width * height // 750, _PICTURE_TOKENS_MAX) or _PICTURE_TOKENS_MAX
+            )
         case File(bytes=size, text=text):
             return (text.bytes if text is not None else size) // 4
     return 0
@@ -523,7 +603,9 @@ async def _spelled(journal: AsyncJournal, covered: Sequence[Placed]) -> list[Pla
         files = [part for part in each.message.parts if isinstance(part, File)]
         contents = await contents_of(files, journal.get_blob, journal.apart)
         parts = spelled_out(each.message.parts, contents)
-        found.append(msgspec.structs.replace(each, message=Message(each.message.role, parts)))
+        found.append(
+            msgspec.structs.replace(each, message=Message(each.message.role, parts))
+        )
     return found
 
 
@@ -536,7 +618,8 @@ def _cut_items(items: Sequence[Placed], tail: int, waiting: int) -> int:
         cut -= 1
         size += estimate([items[cut]])
     while 0 < cut < len(items) and (
-        items[cut].message.role == "results" or items[cut - 1].place >= min(waiting, items[cut].place)
+        items[cut].message.role == "results"
+        or items[cut - 1].place >= min(waiting, items[cut].place)
     ):
         cut -= 1
     first_is_summary = bool(items) and items[0].place == 0
@@ -551,18 +634,30 @@ def _kept(items: Sequence[Placed], cut: int) -> list[int]:
 
 def _is_long(each: Placed) -> bool:
     return each.message.role == "results" and any(
-        len(part.text) > TRIMMED_CHARS + 100 for part in each.message.parts if isinstance(part, ToolResult)
+        len(part.text) > TRIMMED_CHARS + 100
+        for part in each.message.parts
+        if isinstance(part, ToolResult)
     )
 
 
 def _plain(message: Message) -> Message:
     """A message for the summariser: calls and results as words, so that no provider asks for tools."""
-    if message.role in {"user", "system"} and all(isinstance(part, Text) for part in message.parts):
+    if message.role in {"user", "system"} and all(
+        isinstance(part, Text) for part in message.parts
+    ):
         return message
-    words = msgspec.json.encode(message.parts).decode() if message.role == "results" else ""
+    words = (
+        msgspec.json.encode(message.parts).decode() if message.role == "results" else ""
+    )
     for part in message.parts if message.role != "results" else ():
-        words += part.text if isinstance(part, Text) else f"\n[{msgspec.json.encode(part).decode()}]"
-    return Message("user" if message.role != "assistant" else "assistant", (Text(words),))
+        words += (
+            part.text
+            if isinstance(part, Text)
+            else f"\n[{msgspec.json.encode(part).decode()}]"
+        )
+    return Message(
+        "user" if message.role != "assistant" else "assistant", (Text(words),)
+    )
 
 
 def _fitting(covered: Sequence[Placed], room: int) -> list[Message]:
@@ -583,4 +678,8 @@ def _fitting(covered: Sequence[Placed], room: int) -> list[Message]:
 
 def clipped(text: str, chars: int) -> str:
     """The beginning and the end of a text that is longer than so many characters."""
-    return text if len(text) <= chars else f"{text[: chars // 2]}\n[...]\n{text[-chars // 2 :]}"
+    return (
+        text
+        if len(text) <= chars
+        else f"{text[: chars // 2]}\n[...]\n{text[-chars // 2 :]}"
+    )

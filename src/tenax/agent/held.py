@@ -32,14 +32,17 @@ _CLOSE_SECONDS = 1.0
 class Held:
     """The spool of this runtime, its room taken before it is needed, and the handing in of dead ones'."""
 
-    def __init__(self, journal: AsyncJournal, folder: Path, tell: Callable[[str, int], None]) -> None:
+    def __init__(
+        self, journal: AsyncJournal, folder: Path, tell: Callable[[str, int], None]
+    ) -> None:
         self._journal = journal
         self._folder = folder
         self._tell = tell
         self._spool: Spool | None = None
         self._making: asyncio.Task[Spool] | None = None
         self._runs: dict[tuple[str, str], int] = {}
-        self._threads = Threads(1)  # of its own: those of the journal may all wait for the store
+        # of its own: those of the journal may all wait for the store
+        self._threads = Threads(1)
 
     async def prepare(self) -> Spool:
         """Take the room now: a disk that is full has none when it is needed."""
@@ -59,9 +62,18 @@ class Held:
         """Put it on this host's disk. Returns once it is there."""
         journal = self._journal
         body = encode(event)
-        entry = Entry(journal.user or "", conversation, run, event.kind, body, journal.clock.now_us())
+        entry = Entry(
+            journal.user or "",
+            conversation,
+            run,
+            event.kind,
+            body,
+            journal.clock.now_us(),
+        )
         spool = self._spool or await self.prepare()
-        self._runs[conversation, run] = held = self._runs.get((conversation, run), 0) + len(body)
+        self._runs[conversation, run] = held = self._runs.get(
+            (conversation, run), 0
+        ) + len(body)
         await self._threads.run(partial(spool.write, entry))
         self._tell(conversation, held)
 
@@ -78,7 +90,9 @@ class Held:
         everybody = self._journal.of(None)
         before = await everybody.instances()
         known = {each.id for each in before}
-        dead = await self._threads.run(partial(left, self._folder, lambda name: _owner(name) not in known))
+        dead = await self._threads.run(
+            partial(left, self._folder, lambda name: _owner(name) not in known)
+        )
         try:
             for spool in dead:
                 await self._take(spool)
@@ -87,7 +101,11 @@ class Held:
                 spool.close(remove=False)
         kept = {_owner(each.parent.name) for each in self._folder.glob("*/spool")}
         for each in before:
-            gone = each.host == platform.node() and not each.alive and each.swept_at is None
+            gone = (
+                each.host == platform.node()
+                and not each.alive
+                and each.swept_at is None
+            )
             if gone and each.id not in kept:
                 with contextlib.suppress(StoreUnavailable):  # it is said the next time
                     await everybody.swept(each.id)
@@ -97,18 +115,25 @@ class Held:
             await self._ship(spool)
             await self._threads.run(partial(spool.close, remove=True))
         except TenaxError as error:
-            log.warning("A spool is kept for later: %s", error, extra={"action": "spool_kept"})
+            log.warning(
+                "A spool is kept for later: %s", error, extra={"action": "spool_kept"}
+            )
 
     async def _ship(self, spool: Spool) -> None:
         runs: dict[tuple[str, str, str], list[Event]] = {}
         for entry in await self._threads.run(spool.read):
             event = decode(entry.kind, entry.body)
             if not isinstance(event, Unknown):
-                runs.setdefault((entry.user, entry.conversation, entry.run), []).append(event)
+                runs.setdefault((entry.user, entry.conversation, entry.run), []).append(
+                    event
+                )
         for (user, conversation, run), events in runs.items():
-            with contextlib.suppress(Gone, NoSuchConversation):  # deleted meanwhile, and so is this
+            # deleted meanwhile, and so is this
+            with contextlib.suppress(Gone, NoSuchConversation):
                 theirs, owner = self._journal.of(user), _owner(spool.instance)
-                await theirs.apart(partial(hand_in, theirs.journal, conversation, run, events, owner))
+                await theirs.apart(
+                    partial(hand_in, theirs.journal, conversation, run, events, owner)
+                )
 
     async def close(self) -> None:
         if self._making is not None:
@@ -119,7 +144,11 @@ class Held:
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await self._threads.run(close)
             except (TenaxError, TimeoutError) as error:  # the next process finds it
-                log.warning("The spool stays as it is. %s", error, extra={"action": "spool_left"})
+                log.warning(
+                    "The spool stays as it is. %s",
+                    error,
+                    extra={"action": "spool_left"},
+                )
         self._threads.stop()
 
 

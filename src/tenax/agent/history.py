@@ -54,8 +54,11 @@ class History:
             while page is None or len(page) == _PAGE:
                 if self.seq == 0 or self.incarnation != journal.incarnation:
                     await self._fold_anew()
-                page = await journal.read(self.conversation, after=self.seq, limit=_PAGE)
-                if self.incarnation != journal.incarnation:  # the read itself met the other life
+                page = await journal.read(
+                    self.conversation, after=self.seq, limit=_PAGE
+                )
+                # the read itself met the other life
+                if self.incarnation != journal.incarnation:
                     page = None
                 for each in page or ():
                     if not await self._take(each):
@@ -95,7 +98,8 @@ class History:
         head = await journal.head(name)
         started = await journal.run(name, head.run) if head.run is not None else None
         after, given = await _start(journal, name, head.stretch)
-        after = max(after, head.context_from - 2)  # the clear itself, if that is where it begins
+        # the clear itself, if that is where it begins
+        after = max(after, head.context_from - 2)
         if head.unanswered:
             after = min(after, head.unanswered - 1)
         if started is not None and started.started is not None:
@@ -111,7 +115,9 @@ class History:
         """Fold a range. The start of a run that it speaks of and that began before it, if there is one: fold from there."""
         async for each in _between(self._journal, self.conversation, after, upto):
             name = each.run if each.kind == RunFinished.kind else None
-            if each.kind == RunStarted.kind and isinstance(started := each.event, RunStarted):
+            if each.kind == RunStarted.kind and isinstance(
+                started := each.event, RunStarted
+            ):
                 name = started.resumes
             if name is not None and name not in self.turns.runs:
                 run = await self._journal.run(self.conversation, name)
@@ -137,14 +143,20 @@ async def context_at(journal: AsyncJournal, conversation: str, seq: int) -> Cont
     return context
 
 
-async def _start(journal: AsyncJournal, conversation: str, stretch: str | None) -> tuple[int, list[Recorded]]:
+async def _start(
+    journal: AsyncJournal, conversation: str, stretch: str | None
+) -> tuple[int, list[Recorded]]:
     """Where the fold of a stretch begins, and the messages before it that its summary keeps."""
     found = await journal.stretch(stretch) if stretch is not None else None
     if found is None or found.conversation != conversation or not found.covers_to:
         return 0, []
     opened = await journal.fact(conversation, found.opened_seq)
     event = opened.event if opened is not None else None
-    words = await journal.fact(conversation, event.summary) if isinstance(event, ContextCompacted) else None
+    words = (
+        await journal.fact(conversation, event.summary)
+        if isinstance(event, ContextCompacted)
+        else None
+    )
     summary = words.event if words is not None else None
     if not isinstance(summary, ContextSummarised):
         return found.covers_to, []
@@ -166,7 +178,12 @@ async def _between(
 
 async def _apply(journal: AsyncJournal, context: Context, recorded: Recorded) -> bool:
     """Apply an event; the text of an input that it takes and that lies before the fold is fetched first."""
-    for seq in getattr(recorded.event, "inputs", ()) if recorded.kind in _TAKERS else ():
-        if not context.knows(seq) and (found := await journal.fact(recorded.conversation, seq)) is not None:
+    for seq in (
+        getattr(recorded.event, "inputs", ()) if recorded.kind in _TAKERS else ()
+    ):
+        if (
+            not context.knows(seq)
+            and (found := await journal.fact(recorded.conversation, seq)) is not None
+        ):
             context.know(found)
     return context.apply(recorded)

@@ -28,7 +28,9 @@ NOTE: Final = (
 )
 
 
-def instructions(folder: Path, personal: Path, home: Path, *, owner: bool = True) -> str:
+def instructions(
+    folder: Path, personal: Path, home: Path, *, owner: bool = True
+) -> str:
     """What the files say, for the beginning of a prompt; "" where there are none. Whatever cannot be read is left out.
 
     The personal one is for its owner only, and so is what stands above the folder.
@@ -59,26 +61,40 @@ def marked(file: str, text: str) -> str:
     return f'<folder-instructions file="{line(file)}">\n{words}\n</folder-instructions>'
 
 
-def read(file: str | Path, parent: int | None = None, chars: int = FILE_CHARS_MAX) -> str:
+def read(
+    file: str | Path, parent: int | None = None, chars: int = FILE_CHARS_MAX
+) -> str:
     """The text of a regular file, in an open folder; it is no link, and nothing else is opened. "" where there is none."""
     try:
         opened = os.open(file, _OPEN, dir_fd=parent)
     except OSError:
         return ""
     try:
-        whole = os.read(opened, 4 * chars + 4) if stat.S_ISREG(os.fstat(opened).st_mode) else b""
+        whole = (
+            os.read(opened, 4 * chars + 4)
+            if stat.S_ISREG(os.fstat(opened).st_mode)
+            else b""
+        )
     except OSError:
         whole = b""
     finally:
         os.close(opened)
     text = whole.decode("utf-8", "replace").strip()
-    return _clipped("".join(each for each in text if each.isprintable() or each in "\n\t"), chars)
+    return _clipped(
+        "".join(each for each in text if each.isprintable() or each in "\n\t"), chars
+    )
 
 
 def _clipped(text: str, chars: int) -> str:
-    return text if len(text) <= chars else f"{text[:chars]}\n[It goes on; the rest was left out.]"
+    return (
+        text
+        if len(text) <= chars
+        else f"{text[:chars]}\n[It goes on; the rest was left out.]"
+    )
 
 
 def line(text: str) -> str:
     """One line, which can close no mark."""
-    return "".join(each if each.isprintable() and each not in '"<>' else "?" for each in text)
+    return "".join(
+        each if each.isprintable() and each not in '"<>' else "?" for each in text
+    )

@@ -26,7 +26,14 @@ from tenax.agent.held import Held
 from tenax.agent.history import History
 from tenax.agent.partials import HOLD_SECONDS, Partials
 from tenax.changes import Changes, Watch
-from tenax.errors import Gone, LeaseLost, OutcomeUnknown, Refused, StoreUnavailable, TenaxError
+from tenax.errors import (
+    Gone,
+    LeaseLost,
+    OutcomeUnknown,
+    Refused,
+    StoreUnavailable,
+    TenaxError,
+)
 from tenax.events import (
     BODY_BYTES_MAX,
     ApprovalAsked,
@@ -109,7 +116,12 @@ class Agent:
         """Changes when requests would begin otherwise."""
         specs = msgspec.json.encode(self.gate.specs())
         told = msgspec.json.encode(
-            [self.prompt, self.settings, [(each.name, each.sees) for each in self.models], RENDERER]
+            [
+                self.prompt,
+                self.settings,
+                [(each.name, each.sees) for each in self.models],
+                RENDERER,
+            ]
         )
         return hashlib.sha256(told + specs).hexdigest()
 
@@ -136,32 +148,55 @@ class Rendered:
         self._known: dict[int, tuple[Message, bytes]] = {}
 
     async def body(
-        self, model: Model, history: History, prompt: str, tools: Sequence[ToolSpec], inputs: Sequence[int]
+        self,
+        model: Model,
+        history: History,
+        prompt: str,
+        tools: Sequence[ToolSpec],
+        inputs: Sequence[int],
     ) -> bytes:
         """The next request. What is attached is read first; then nothing waits, so it is all of one moment."""
         contents: dict[Part, str | None] = {}
-        while wanted := self._attached(model, history.context, inputs) - contents.keys():
-            contents |= await contents_of(wanted, self._journal.get_blob, self._journal.apart)
+        while (
+            wanted := self._attached(model, history.context, inputs) - contents.keys()
+        ):
+            contents |= await contents_of(
+                wanted, self._journal.get_blob, self._journal.apart
+            )
         context, known = history.context, self._known
         messages = []
         for each in context.items:
             found = known.get(each.nth)
             if found is None or found[0] is not each.message:
-                found = known[each.nth] = each.message, model.message(each.message, contents)
+                found = known[each.nth] = (
+                    each.message,
+                    model.message(each.message, contents),
+                )
             messages.append(found[1])
         messages += [model.message(each, contents) for each in context.end(inputs)]
         settings = context.opened.settings if context.opened is not None else {}
         return model.body(prompt, tools, messages, settings)
 
-    def _attached(self, model: Model, context: Context, inputs: Sequence[int]) -> set[Part]:
+    def _attached(
+        self, model: Model, context: Context, inputs: Sequence[int]
+    ) -> set[Part]:
         """Files, and pictures where they are seen, in what is not rendered yet."""
         if self._of != (model.name, context.epoch):
             self._of, self._known = (model.name, context.epoch), {}
-        shown = (File, Image) if context.opened is not None and context.opened.sees else (File,)
+        shown = (
+            (File, Image)
+            if context.opened is not None and context.opened.sees
+            else (File,)
+        )
         known = self._known
         new = [each.message for each in context.items
                if (found := known.get(each.nth)) is None or found[0] is not each.message]  # fmt: skip
-        return {part for each in new + context.end(inputs) for part in each.parts if isinstance(part, shown)}
+        return {
+            part
+            for each in new + context.end(inputs)
+            for part in each.parts
+            if isinstance(part, shown)
+        }
 
     def rest(self) -> None:
         """A run has ended. What is long, pictures above all, is rendered again by the next one."""
@@ -223,7 +258,9 @@ class Run:
 
     async def go(self) -> Ended:
         """Answer. The run is finished, parked or lost when this returns."""
-        watcher = asyncio.create_task(self._watch(self.history.seq), name=f"watch {self.id}")
+        watcher = asyncio.create_task(
+            self._watch(self.history.seq), name=f"watch {self.id}"
+        )
         try:
             return await self._steps()
         except LeaseLost:
@@ -240,7 +277,9 @@ class Run:
         while True:
             await self._look()
             run = self._open_run()
-            if self.turns.stopped or not await self._while_away(partial(self._kin.wanted, self.history)):
+            if self.turns.stopped or not await self._while_away(
+                partial(self._kin.wanted, self.history)
+            ):
                 return await self._cancel(run)
             if run.step is not None and run.open:
                 if not await self._use_tools(run.step):
@@ -250,14 +289,16 @@ class Run:
                 return await self._finish("completed")
             if run.requests >= self.agent.limits.steps:
                 return await self._finish(
-                    "failed", f"It took {run.requests} steps without coming to an end, and was stopped."
+                    "failed",
+                    f"It took {run.requests} steps without coming to an end, and was stopped.",
                 )
             if why := await self._over_budget():
                 return await self._finish("failed", why)
             await self._open_epoch()
             await self._recall(run)
             if self.history.context.opened is None or await self._make_room(self):
-                continue  # something was erased meanwhile, or summarised: what requests begin with is another
+                # something was erased meanwhile, or summarised: what requests begin with is another
+                continue
             ended = await self._ask()
             if ended is not None:
                 return ended
@@ -296,7 +337,11 @@ class Run:
             try:
                 return await work()
             except StoreUnavailable as error:
-                log.warning("%s Trying again.", error, extra={"action": "store_away", "run": self.id})
+                log.warning(
+                    "%s Trying again.",
+                    error,
+                    extra={"action": "store_away", "run": self.id},
+                )
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 5.0)
 
@@ -305,13 +350,17 @@ class Run:
         place = Place(seq, self.journal.incarnation)
         while True:
             await asyncio.sleep(_WATCH_PAUSE)
-            with contextlib.suppress(TenaxError):  # the run itself meets whatever is wrong
+            # the run itself meets whatever is wrong
+            with contextlib.suppress(TenaxError):
                 await self.journal.wait(self.conversation, place.after, seconds=1.0)
                 page = await self.journal.read(self.conversation, after=place.after)
-                for each in page if place.passed(page, self.journal.incarnation) else ():
-                    if (each.kind == "message.user" and getattr(each.event, "how", "") == "interrupt") or (
-                        each.kind == "run.stop" and each.run in {None, self.id}
-                    ):
+                for each in (
+                    page if place.passed(page, self.journal.incarnation) else ()
+                ):
+                    if (
+                        each.kind == "message.user"
+                        and getattr(each.event, "how", "") == "interrupt"
+                    ) or (each.kind == "run.stop" and each.run in {None, self.id}):
                         self._stop.set()
                     elif each.kind == "run.finished" and each.run == self.id:
                         self._taken.set()
@@ -326,7 +375,9 @@ class Run:
         happened = [event for event in events if not isinstance(event, RunFinished)]
         append = asyncio.ensure_future(self._append(events))
         try:
-            done, _ = await asyncio.wait({append}, timeout=HOLD_SECONDS if held else None)
+            done, _ = await asyncio.wait(
+                {append}, timeout=HOLD_SECONDS if held else None
+            )
             if not done:
                 for event in happened:
                     await self._hold(event)
@@ -335,7 +386,8 @@ class Run:
             self._late += happened if held else ()
             raise
         except asyncio.CancelledError:
-            append.cancel()  # it is stored or refused all the same: what is appended next shall stand after it
+            # it is stored or refused all the same: what is appended next shall stand after it
+            append.cancel()
             await asyncio.wait({append}, timeout=HOLD_SECONDS)
             raise
         if not events[-1].code:  # partials may be held further than they are stored
@@ -349,7 +401,11 @@ class Run:
             nonlocal append_id
             try:
                 return await self.journal.append(
-                    self.conversation, events, lease=self.lease, run=self.id, append_id=append_id
+                    self.conversation,
+                    events,
+                    lease=self.lease,
+                    run=self.id,
+                    append_id=append_id,
                 )
             except OutcomeUnknown as unknown:
                 append_id = unknown.append_id
@@ -377,7 +433,9 @@ class Run:
         now = self.journal.clock.monotonic()
         if work > limits.silence or now - self._renewed_at > limits.lease_grace / 2:
             self._renewed_at = now
-            self.lease = await self._while_away(lambda: self.journal.renew(self.lease, seconds=seconds))
+            self.lease = await self._while_away(
+                lambda: self.journal.renew(self.lease, seconds=seconds)
+            )
 
     # -- the model -------------------------------------------------------------------------------------------
 
@@ -386,20 +444,34 @@ class Run:
         opened, specs = self.history.context.opened, self.agent.gate.specs()
         was_shared = opened is not None and opened.shared
         shared = was_shared
-        if self.agent.memory is not None and not shared and (opened is None or opened.memory is not None):
+        if (
+            self.agent.memory is not None
+            and not shared
+            and (opened is None or opened.memory is not None)
+        ):
             if self._shared is None:
-                self._shared = await self._while_away(partial(self.journal.shared, self.conversation))
+                self._shared = await self._while_away(
+                    partial(self.journal.shared, self.conversation)
+                )
             shared = self._shared
         begins = (self.agent.signature, shared, self.model.name)
         here = not self._opened_elsewhere()
-        if here and opened is not None and (opened.signature, opened.shared, opened.model) == begins:
+        if (
+            here
+            and opened is not None
+            and (opened.signature, opened.shared, opened.model) == begins
+        ):
             return
         # What the prompt remembered for one person is not for several.
         stays = opened is not None and shared == was_shared and here
-        memory = opened.memory if opened is not None and stays else await self._remembered()
+        memory = (
+            opened.memory if opened is not None and stays else await self._remembered()
+        )
         text = await self._prompt_with(memory)
         prompt = await self._while_away(lambda: self.journal.put_blob(text.encode()))
-        tools = await self._while_away(lambda: self.journal.put_blob(msgspec.json.encode(specs)))
+        tools = await self._while_away(
+            lambda: self.journal.put_blob(msgspec.json.encode(specs))
+        )
         reason: Literal["start", "changed"] = "start" if opened is None else "changed"
         await self.record(
             ContextOpened(
@@ -433,10 +505,15 @@ class Run:
         if self.agent.instructions is not None:
             parts.append(await self.journal.apart(self.agent.instructions))
         if self.agent.memory is not None:
-            with contextlib.suppress(TenaxError):  # a stretch without it is better than none
+            # a stretch without it is better than none
+            with contextlib.suppress(TenaxError):
                 parts.append(await self.agent.memory.block(self.conversation))
         said = "\n\n".join(filter(None, parts)).encode()
-        return Blob(await self._while_away(lambda: self.journal.put_blob(said))) if said else None
+        return (
+            Blob(await self._while_away(lambda: self.journal.put_blob(said)))
+            if said
+            else None
+        )
 
     async def _prompt_with(self, memory: Blob | None) -> str:
         if memory is None:
@@ -454,15 +531,24 @@ class Run:
 
     async def _recall(self, run: OpenRun) -> None:
         """Before the first request: what memories know about what was said. A run that goes on was told already."""
-        if self.agent.memory is None or run.requests or run.started.resumes is not None or self._recalled:
+        if (
+            self.agent.memory is None
+            or run.requests
+            or run.started.resumes is not None
+            or self._recalled
+        ):
             return
         self._recalled = True
         inputs = set(run.inputs)
         asked = [
-            each.message for each in self.history.context.items if each.person and inputs & set(each.seqs)
+            each.message
+            for each in self.history.context.items
+            if each.person and inputs & set(each.seqs)
         ]
         words = "\n".join(text_of(each.parts) for each in asked)
-        found = await self.agent.memory.recall(self.conversation, words, turn=len(self.turns.runs))
+        found = await self.agent.memory.recall(
+            self.conversation, words, turn=len(self.turns.runs)
+        )
         if found is not None:
             await self.record(found)
             await self._catch_up()
@@ -487,7 +573,9 @@ class Run:
         model, steers = self.model, self.turns.steers
         prompt = await self._prompt_now()
         specs = self.agent.gate.specs()
-        body = await self._while_away(lambda: self.rendered.body(model, self.history, prompt, specs, steers))
+        body = await self._while_away(
+            lambda: self.rendered.body(model, self.history, prompt, specs, steers)
+        )
         (requested,) = await self.record(
             ModelRequested(
                 self.history.seq,
@@ -502,7 +590,9 @@ class Run:
         self._partials = None
         match outcome:
             case Answer(parts, usage, finish):
-                answer = MessageAssistant(parts, requested.seq, model.name, usage, finish)
+                answer = MessageAssistant(
+                    parts, requested.seq, model.name, usage, finish
+                )
                 self.overflow, self._failures = None, 0
                 if any(isinstance(part, ToolCall) for part in parts):
                     await self.record(answer, held=True)
@@ -520,7 +610,9 @@ class Run:
         if text:
             await self.record(MessagePartial([Text(text)], request), held=True)
 
-    async def _stream(self, model: Model, body: bytes, request: int) -> Answer | Failure | None:
+    async def _stream(
+        self, model: Model, body: bytes, request: int
+    ) -> Answer | Failure | None:
         """Stream an answer into the store. None if it was stopped."""
 
         async def store(offset: int, text: str) -> None:
@@ -530,16 +622,22 @@ class Run:
             await self._hold(ReplyDelta(request, offset, text))
 
         self._partials = partials = Partials(store, hold)
-        reading = asyncio.create_task(self._read(model, body, partials), name=f"model {self.id}")
+        reading = asyncio.create_task(
+            self._read(model, body, partials), name=f"model {self.id}"
+        )
         try:
             return await self.unless_stopped(reading, self._taken)
         finally:
             await partials.end()
 
-    async def _read(self, model: Model, body: bytes, partials: Partials) -> Answer | Failure:
+    async def _read(
+        self, model: Model, body: bytes, partials: Partials
+    ) -> Answer | Failure:
         scrubber = Scrubber()  # a model may repeat what it recalls, fence and all
         room = ANSWER_BYTES_MAX
-        async with contextlib.aclosing(model.stream(body, silence=self.agent.limits.silence)) as stream:
+        async with contextlib.aclosing(
+            model.stream(body, silence=self.agent.limits.silence)
+        ) as stream:
             try:
                 async for piece in stream:
                     match piece:
@@ -559,7 +657,9 @@ class Run:
                 partials.add(scrubber.finish())
         return Failure("dropped", f"{model.name} ended its answer without an end.")
 
-    async def unless_stopped(self, task: asyncio.Task[T], *also: asyncio.Event) -> T | None:
+    async def unless_stopped(
+        self, task: asyncio.Task[T], *also: asyncio.Event
+    ) -> T | None:
         """The task's result, or None: then the run was asked to stop, and the task has been."""
         stops = [asyncio.create_task(each.wait()) for each in (self._stop, *also)]
         try:
@@ -580,21 +680,27 @@ class Run:
         if failure.why == "overflow" and self.overflow is None:
             self.overflow, wait = failure.limit or 1, 0.0
         elif failure.why in RETRIED and self._failures < limits.retries:
-            pause = min(limits.pause * 2**self._failures, 60.0) * random.uniform(0.75, 1.25)  # noqa: S311  (jitter)
+            pause = min(limits.pause * 2**self._failures, 60.0) * random.uniform(  # noqa: S311
+                0.75, 1.25
+            )
             wait = max(pause, failure.retry_after or 0.0)
             self._failures += 1
         elif self._nth_model < last:
             self._nth_model, self._failures, wait = self._nth_model + 1, 0, 0.0
         await self.record(ModelFailed(request, failure.why, failure.message, wait))
         if wait is None:
-            return await self._finish("failed", f"{failure.message} {failure.hint}".strip())
+            return await self._finish(
+                "failed", f"{failure.message} {failure.hint}".strip()
+            )
         await self._pause(wait)
         return None
 
     async def _pause(self, seconds: float) -> None:
         """Wait, unless it is asked to stop. The lease is kept meanwhile."""
         until = self.journal.clock.monotonic() + seconds
-        while (left := until - self.journal.clock.monotonic()) > 0 and not self._stop.is_set():
+        while (
+            left := until - self.journal.clock.monotonic()
+        ) > 0 and not self._stop.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left, self.agent.limits.lease_grace)):
                     await self._stop.wait()
@@ -616,7 +722,9 @@ class Run:
             else:
                 waits = True
                 if each.asked is None:
-                    expires = self.journal.clock.now_us() + int(self.agent.limits.approval_seconds * 1e6)
+                    expires = self.journal.clock.now_us() + int(
+                        self.agent.limits.approval_seconds * 1e6
+                    )
                     asks.append(ApprovalAsked(step.message, each.call.id, each.call.name, each.call.arguments,
                                               verdict.touches, expires))  # fmt: skip
         if asks:
@@ -626,36 +734,61 @@ class Run:
         return not (waits or self._elsewhere) or self._stop.is_set()
 
     def _weigh(self, step: Step, each: OpenCall) -> Allowed | Asks | Done:
-        if each.answered is not None and each.answered.answer == "no":  # whatever is allowed besides
+        # whatever is allowed besides
+        if each.answered is not None and each.answered.answer == "no":
             return Done("denied", each.answered.why or "The person said no.")
         gate, call = self.agent.gate, each.call
         said = each.answered.words if each.answered is not None else ""
-        where = Call(self.journal.user or "", self.conversation, step.message, call.id, self._folder, said)
-        verdict = gate.weigh(call.name, call.arguments, where, allowed=self.turns.allowed)
+        where = Call(
+            self.journal.user or "",
+            self.conversation,
+            step.message,
+            call.id,
+            self._folder,
+            said,
+        )
+        verdict = gate.weigh(
+            call.name, call.arguments, where, allowed=self.turns.allowed
+        )
         if not isinstance(verdict, Asks):
             return verdict
         if each.answered is not None and each.asked is not None:
             return self._approved(verdict, each.asked)
-        if each.asked is not None and each.asked.expires_at < self.journal.clock.now_us():
+        if (
+            each.asked is not None
+            and each.asked.expires_at < self.journal.clock.now_us()
+        ):
             return Done("denied", "Nobody answered in time, so it was not allowed.")
         if not self._asks:
-            way = f" This rule would: {verdict.rule.command}" if verdict.rule is not None else ""
+            way = (
+                f" This rule would: {verdict.rule.command}"
+                if verdict.rule is not None
+                else ""
+            )
             return Done(
-                "denied", f"Nobody is there to be asked, and no rule allows it, so it was not done.{way}"
+                "denied",
+                f"Nobody is there to be asked, and no rule allows it, so it was not done.{way}",
             )
         return verdict
 
     def _approved(self, asks: Asks, asked: ApprovalAsked) -> Allowed | Done:
         """The answer is good for exactly what the person saw."""
         if asks.touches != asked.touches:
-            return Done("denied", "What it would touch is not what was approved, so it was not done.")
+            return Done(
+                "denied",
+                "What it would touch is not what was approved, so it was not done.",
+            )
         return self.agent.gate.approve(asks, asked.arguments)
 
-    async def _perform_all(self, step: Step, ready: list[tuple[OpenCall, Allowed]]) -> None:
+    async def _perform_all(
+        self, step: Step, ready: list[tuple[OpenCall, Allowed]]
+    ) -> None:
         """Calls without effects side by side, the others one after the other, in the order of the answer."""
         for pure, calls in groupby(ready, lambda call: call[1].tool.effect == "pure"):
             if pure:
-                await asyncio.gather(*(self._perform(step, each, permit) for each, permit in calls))
+                await asyncio.gather(
+                    *(self._perform(step, each, permit) for each, permit in calls)
+                )
             else:
                 for each, permit in calls:
                     await self._perform(step, each, permit)
@@ -665,14 +798,25 @@ class Run:
             return
         tool = permit.tool
         if each.started is not None and tool.effect == "once":
-            await self.record(ToolFinished(step.message, each.call.id, "unknown", UNKNOWN_OUTCOME), held=True)
+            await self.record(
+                ToolFinished(step.message, each.call.id, "unknown", UNKNOWN_OUTCOME),
+                held=True,
+            )
             return
         if each.handed is None:
-            await self.record(ToolStarted(step.message, each.call.id, tool.name, tool.effect, tool.seconds))
+            await self.record(
+                ToolStarted(
+                    step.message, each.call.id, tool.name, tool.effect, tool.seconds
+                )
+            )
             await self._renew(tool.seconds)
-        approved = each.asked.arguments if permit.approved and each.asked is not None else None
+        approved = (
+            each.asked.arguments if permit.approved and each.asked is not None else None
+        )
         async with self._watched(step, each, permit) as watch:
-            task = asyncio.create_task(self.agent.gate.perform(permit, approved_arguments=approved))
+            task = asyncio.create_task(
+                self.agent.gate.perform(permit, approved_arguments=approved)
+            )
             try:
                 done = await self.unless_stopped(task)
             except asyncio.CancelledError:
@@ -695,7 +839,9 @@ class Run:
         if permit.tool.effect == "pure" or each.handed is not None:
             return contextlib.nullcontext()
         also = [permit.touches] if permit.tool.paths else []
-        return self._changes.around(self.conversation, self.id, step.message, each.call.id, also)
+        return self._changes.around(
+            self.conversation, self.id, step.message, each.call.id, also
+        )
 
     async def _tell_changes(self, watch: Watch | None) -> None:
         """The process ends in the middle of a call. What that changed is told now: what moves later is not its own."""
@@ -706,26 +852,39 @@ class Run:
                         await self.record(*changed)
                     watch.stored()
 
-    async def _handed(self, step: Step, each: OpenCall, tool: Tool[Any], at: Elsewhere) -> None:
+    async def _handed(
+        self, step: Step, each: OpenCall, tool: Tool[Any], at: Elsewhere
+    ) -> None:
         """It goes on elsewhere: not for longer than the tool may take, but for the time that a person takes to answer."""
         until = each.handed_at + int(tool.seconds * 1e6)
-        asked = each.handed is not None and each.handed.asks  # it has its time from the answer on
-        if each.handed is not None and not (at.asks or asked) and self.journal.clock.now_us() > until:
+        # it has its time from the answer on
+        asked = each.handed is not None and each.handed.asks
+        if (
+            each.handed is not None
+            and not (at.asks or asked)
+            and self.journal.clock.now_us() > until
+        ):
             await self._halt(at.conversation)
             late = f"{tool.name} was stopped because it took more than {tool.seconds:g} seconds."
             await self._finished(step, each, Done("failed", late))
             return
         self._elsewhere = True
         if each.handed is None or each.handed.asks != at.asks:
-            await self.record(ToolHanded(step.message, each.call.id, at.conversation, at.asks))
+            await self.record(
+                ToolHanded(step.message, each.call.id, at.conversation, at.asks)
+            )
 
     async def _halt(self, conversation: str) -> None:
         """Stop what goes on there for a call."""
         with contextlib.suppress(Gone):
             await self._while_away(lambda: self._kin.stop(conversation))
 
-    async def _finished(self, step: Step, each: OpenCall, done: Done, *changed: FilesChanged) -> None:
-        finished = ToolFinished(step.message, each.call.id, done.outcome, done.text, done.cut)
+    async def _finished(
+        self, step: Step, each: OpenCall, done: Done, *changed: FilesChanged
+    ) -> None:
+        finished = ToolFinished(
+            step.message, each.call.id, done.outcome, done.text, done.cut
+        )
         await self.record(*changed, finished, held=True)
 
     # -- ends ------------------------------------------------------------------------------------------------
@@ -751,8 +910,14 @@ class Run:
             await self._halt(each.handed.conversation)  # type: ignore[union-attr]
         for each in run.open:
             begun = each.started is not None
-            text = "It was stopped while it ran." if begun else "It was stopped before it ran."
-            await self.record(ToolFinished(run.step.message, each.call.id, "cancelled", text))  # type: ignore[union-attr]
+            text = (
+                "It was stopped while it ran."
+                if begun
+                else "It was stopped before it ran."
+            )
+            await self.record(
+                ToolFinished(run.step.message, each.call.id, "cancelled", text)  # type: ignore[union-attr]
+            )
         return await self._finish("cancelled", "Stopped.")
 
     def cut(self) -> list[Event]:
@@ -777,7 +942,9 @@ class Run:
             await self._leave_late()
         except (TimeoutError, Refused) as error:
             log.warning(
-                "A run is left to the next start: %s", error, extra={"action": "left", "run": self.id}
+                "A run is left to the next start: %s",
+                error,
+                extra={"action": "left", "run": self.id},
             )
 
     async def _leave_late(self) -> None:
@@ -785,7 +952,9 @@ class Run:
         late = list(self._late)
         if self._partials is not None:
             late.insert(0, ReplyDelta(0, 0, self._partials.whole))
-        ship_late = partial(ship, self.journal.journal, self.conversation, self.id, late)
+        ship_late = partial(
+            ship, self.journal.journal, self.conversation, self.id, late
+        )
         await self._while_away(lambda: self.journal.apart(ship_late))
         await self._let_go()
 
@@ -799,5 +968,8 @@ def _endless(model: Model) -> Failure:
 
 
 def _scrubbed(answer: Answer) -> Answer:
-    parts = [Text(scrub(part.text)) if isinstance(part, Text) else part for part in answer.parts]
+    parts = [
+        Text(scrub(part.text)) if isinstance(part, Text) else part
+        for part in answer.parts
+    ]
     return msgspec.structs.replace(answer, parts=parts)

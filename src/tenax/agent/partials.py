@@ -82,7 +82,9 @@ class Partials:
                 await self._put(text)
                 unflushed = bool(text)
                 self.stored += len(text)
-                await asyncio.sleep(EARLY_PAUSE if loop.time() - began < EARLY_SECONDS else PAUSE)
+                await asyncio.sleep(
+                    EARLY_PAUSE if loop.time() - began < EARLY_SECONDS else PAUSE
+                )
 
     async def _put(self, text: str) -> None:
         append = asyncio.ensure_future(self._store(self.stored, text))

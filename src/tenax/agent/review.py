@@ -45,9 +45,12 @@ _OVERRIDE: Final = re.compile(
 _ORDER: Final = re.compile(
     r"(?i)\b(?:always|never|must|should|from now on|ignor\w+|disregard\w*|obey\w*|runs?|execut\w+|instructions?)\b"
 )
-_ADDRESS: Final = re.compile(r"\S*(?:[@\\|<>{}=]|[^\W\d]/|/[^\W\d]|[^\W\d]\.[^\W\d])\S*")
+_ADDRESS: Final = re.compile(
+    r"\S*(?:[@\\|<>{}=]|[^\W\d]/|/[^\W\d]|[^\W\d]\.[^\W\d])\S*"
+)
 _WORD: Final = re.compile(r"\w{3,}")
-_JOINERS: Final = dict.fromkeys((0x200C, 0x200D))  # scripts need them; nothing else that does not print
+# scripts need them; nothing else that does not print
+_JOINERS: Final = dict.fromkeys((0x200C, 0x200D))
 
 _ASK: Final = """\
 Below are lines of a talk between a person and an assistant, each a JSON object. Look them over for what is worth
@@ -78,7 +81,9 @@ class Reading(Protocol):
     def user(self) -> str | None:
         """Whose it is."""
 
-    def messages(self, conversation: str, *, after: int = 0) -> Awaitable[list[Recorded]]:
+    def messages(
+        self, conversation: str, *, after: int = 0
+    ) -> Awaitable[list[Recorded]]:
         """The messages that stand after this number."""
 
 
@@ -123,7 +128,13 @@ class _Said(msgspec.Struct, frozen=True):
 
 
 async def review(
-    reading: Reading, model: Model, conversation: str, facts: Sequence[Fact], *, since: int, silence: float
+    reading: Reading,
+    model: Model,
+    conversation: str,
+    facts: Sequence[Fact],
+    *,
+    since: int,
+    silence: float,
 ) -> Reviewed:
     """Look over what stands after `since`. `facts` are those that may be used in this conversation, newest first.
 
@@ -134,17 +145,23 @@ async def review(
     if not said:
         return Reviewed()
     known = _nearest(facts, " ".join(said.values()))
-    told = [_json({"id": each.id, "text": each.text[:TEXT_CHARS_MAX]}) for each in known]
+    told = [
+        _json({"id": each.id, "text": each.text[:TEXT_CHARS_MAX]}) for each in known
+    ]
     request = _ASK.format(
         chars=TEXT_CHARS_MAX,
         most=PROPOSALS_MAX,
         known="\n".join(told) or "nothing",
         talk="\n".join(map(_json, lines)),
     )
-    answer = await ask(model, request, "review", silence=silence, chars_max=_SAID_CHARS_MAX)
+    answer = await ask(
+        model, request, "review", silence=silence, chars_max=_SAID_CHARS_MAX
+    )
     if answer is None:
         return Reviewed(answered=False)
-    found = _proposals(text_of(answer.parts), said, {each.id: each.text for each in known})
+    found = _proposals(
+        text_of(answer.parts), said, {each.id: each.text for each in known}
+    )
     if found:  # the model took its time: words may have been taken back meanwhile
         messages = await reading.messages(conversation, after=since)
         standing = {each.seq for each in messages if not each.erased}
@@ -170,7 +187,11 @@ def _line(recorded: Recorded, user: str | None) -> _Line | None:
     match recorded.event:
         case MessageUser(system=False, parts=parts, author=author):
             mine = author in {"", user}
-            line = _Line("person" if mine else "somebody else", _words(parts), recorded.seq if mine else None)
+            line = _Line(
+                "person" if mine else "somebody else",
+                _words(parts),
+                recorded.seq if mine else None,
+            )
         case MessageAssistant(parts=parts):
             line = _Line("assistant", _words(parts))
         case _:
@@ -195,14 +216,18 @@ def _nearest(facts: Sequence[Fact], talk: str) -> list[Fact]:
     if len(facts) <= _KNOWN_MAX:
         return list(facts)
     words = _stems(talk)
-    return sorted(facts, key=lambda each: -len(words & _stems(each.text[:TEXT_CHARS_MAX])))[:_KNOWN_MAX]
+    return sorted(
+        facts, key=lambda each: -len(words & _stems(each.text[:TEXT_CHARS_MAX]))
+    )[:_KNOWN_MAX]
 
 
 def _stems(text: str) -> set[str]:
     return {each[:_STEM_CHARS] for each in _WORD.findall(text.casefold())}
 
 
-def _proposals(answer: str, said: Mapping[int, str], known: Mapping[str, str]) -> list[Proposal]:
+def _proposals(
+    answer: str, said: Mapping[int, str], known: Mapping[str, str]
+) -> list[Proposal]:
     """What holds of an answer."""
     found: list[Proposal] = []
     texts = {each.casefold() for each in known.values()}
@@ -211,7 +236,9 @@ def _proposals(answer: str, said: Mapping[int, str], known: Mapping[str, str]) -
         if proposal is None or proposal.text.casefold() in texts:
             continue
         replaced = {other.replaces for other in found} - {None}
-        if proposal.replaces is None or (proposal.replaces in known and proposal.replaces not in replaced):
+        if proposal.replaces is None or (
+            proposal.replaces in known and proposal.replaces not in replaced
+        ):
             found.append(proposal)
             texts.add(proposal.text.casefold())
     return found[:PROPOSALS_MAX]
@@ -241,19 +268,32 @@ def _proposal(value: object, said: Mapping[int, str]) -> Proposal | None:
         return None
     text = each.text.strip()
     seq = next(iter(said)) if each.seq is None and len(said) == 1 else each.seq
-    if not 1 <= len(text) <= TEXT_CHARS_MAX or not text.translate(_JOINERS).isprintable():
+    if (
+        not 1 <= len(text) <= TEXT_CHARS_MAX
+        or not text.translate(_JOINERS).isprintable()
+    ):
         return None
     if redacted(text) != text or _SECRET.search(text) or _OVERRIDE.search(text):
         return None
     if seq is None or seq not in said or not _is_own(text, said[seq]):
         return None
-    return Proposal(text, "profile" if each.about == "profile" else "note", seq, each.replaces or None)
+    return Proposal(
+        text,
+        "profile" if each.about == "profile" else "note",
+        seq,
+        each.replaces or None,
+    )
 
 
 def _is_own(text: str, source: str) -> bool:
     """Whether an order, an address or a command in this text is one that the person gave in that message."""
     lowered = source.casefold()
-    if any(each.strip("`'\".,;:!?()[]").casefold() not in lowered for each in _ADDRESS.findall(text)):
+    if any(
+        each.strip("`'\".,;:!?()[]").casefold() not in lowered
+        for each in _ADDRESS.findall(text)
+    ):
         return False
     ordered, words = _ORDER.findall(text.casefold()), _stems(text)
-    return set(ordered) <= set(_ORDER.findall(lowered)) or 2 * len(words & _stems(source)) >= len(words)
+    return set(ordered) <= set(_ORDER.findall(lowered)) or 2 * len(
+        words & _stems(source)
+    ) >= len(words)

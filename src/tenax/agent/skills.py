@@ -31,14 +31,12 @@ _FOLDERS_MAX: Final = 200
 _READ_CHARS_MAX: Final = 28_000
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 _HEAD: Final = re.compile(r"---[ \t]*\n(.*?)\n---[ \t]*(?:\n|\Z)", re.DOTALL)
-_PAIR: Final = re.compile(r"^(\w+):[ \t]*(?:[>|][+-]?(?=\n|\Z))?(.*(?:\n(?:[ \t].*)?)*)", re.MULTILINE)
+_PAIR: Final = re.compile(
+    r"^(\w+):[ \t]*(?:[>|][+-]?(?=\n|\Z))?(.*(?:\n(?:[ \t].*)?)*)", re.MULTILINE
+)
 _QUOTED: Final = re.compile(r"""^(["'])(.*)\1$""")
-_BROKEN: Final = (
-    "It has no SKILL.md that begins with a line --- and name and description; links are not followed."
-)
-_INTRO: Final = (
-    "Skills say how a kind of task is done. Read one with read_skill before you do what it is for."
-)
+_BROKEN: Final = "It has no SKILL.md that begins with a line --- and name and description; links are not followed."
+_INTRO: Final = "Skills say how a kind of task is done. Read one with read_skill before you do what it is for."
 
 
 class Skill(msgspec.Struct, frozen=True):
@@ -62,9 +60,14 @@ class Skills:
         """Those that can be used, and then those that cannot; the person's first. Reads from a disk."""
         used: dict[str, Skill] = {}
         broken = []
-        mine, others = _found(self._own, [], own=True), _found(self._folder, [".tenax", "skills"], own=False)
+        mine, others = (
+            _found(self._own, [], own=True),
+            _found(self._folder, [".tenax", "skills"], own=False),
+        )
         for each in (*mine, *others):
-            problem = each.problem or ("There is another one of this name." if each.name in used else "")
+            problem = each.problem or (
+                "There is another one of this name." if each.name in used else ""
+            )
             if not problem and len(used) < SKILLS_MAX:
                 used[each.name] = each
             else:
@@ -76,8 +79,12 @@ class Skills:
         """What a prompt says of them; "" where there are none."""
         lines: dict[bool, str] = {True: "", False: ""}
         for each in self.all():
-            lines[each.own] += "" if each.problem else f"- {each.name}: {each.description}\n"
-        others = f"{NOTE}\n\n{marked('.tenax/skills', lines[False])}" if lines[False] else ""
+            lines[each.own] += (
+                "" if each.problem else f"- {each.name}: {each.description}\n"
+            )
+        others = (
+            f"{NOTE}\n\n{marked('.tenax/skills', lines[False])}" if lines[False] else ""
+        )
         said = [each for each in (lines[True].rstrip(), others) if each]
         return "\n\n".join([_INTRO, *said]) if said else ""
 
@@ -99,7 +106,9 @@ class ReadSkill(Tool[ReadSkillArgs]):
     seconds = 30.0
     asks = False
 
-    def __init__(self, skills: Skills, rules: Callable[[], Iterable[Rule]] = tuple) -> None:
+    def __init__(
+        self, skills: Skills, rules: Callable[[], Iterable[Rule]] = tuple
+    ) -> None:
         self._skills, self._rules = skills, rules
 
     def touches(self, args: ReadSkillArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
@@ -109,13 +118,24 @@ class ReadSkill(Tool[ReadSkillArgs]):
         return await aside(lambda _deserted: self._read(args))
 
     def _read(self, args: ReadSkillArgs) -> str:
-        skill = {each.name: each for each in self._skills.all() if not each.problem}.get(args.name)
+        skill = {
+            each.name: each for each in self._skills.all() if not each.problem
+        }.get(args.name)
         parts = [*skill.parts, *parts_of(args.file)] if skill is not None else []
         path = "/".join(parts)
-        denied = any(each.verdict == "deny" and each.fits("read_file", path) for each in self._rules())
-        text = _text(skill.root, parts) if skill is not None and (skill.own or not denied) else ""
+        denied = any(
+            each.verdict == "deny" and each.fits("read_file", path)
+            for each in self._rules()
+        )
+        text = (
+            _text(skill.root, parts)
+            if skill is not None and (skill.own or not denied)
+            else ""
+        )
         if skill is None or not text:
-            raise ToolFailed(f"There is no skill {args.name[:64]} with a text {args.file[:200]} to be read.")
+            raise ToolFailed(
+                f"There is no skill {args.name[:64]} with a text {args.file[:200]} to be read."
+            )
         return text if skill.own else f"{NOTE}\n\n{marked(path, text)}"
 
 
@@ -124,8 +144,13 @@ def _found(root: Path | None, below: list[str], *, own: bool) -> list[Skill]:
     if root is None:
         return []
     try:
-        with parent_of(root, [*below, ""], make=False) as place, os.scandir(place) as found:
-            names = [each.name for each in islice(found, _FOLDERS_MAX) if not each.is_file()]
+        with (
+            parent_of(root, [*below, ""], make=False) as place,
+            os.scandir(place) as found,
+        ):
+            names = [
+                each.name for each in islice(found, _FOLDERS_MAX) if not each.is_file()
+            ]
     except (OSError, ToolFailed):
         return []
     return [_skill(root, [*below, each], own=own) for each in sorted(names)]
@@ -135,7 +160,8 @@ def _skill(root: Path, parts: list[str], *, own: bool) -> Skill:
     head = _HEAD.match(_text(root, [*parts, "SKILL.md"]))
     pairs = dict(_PAIR.findall(head[1])) if head else {}
     name, about = (
-        _QUOTED.sub(r"\2", " ".join(pairs.get(each, "").split())) for each in ("name", "description")
+        _QUOTED.sub(r"\2", " ".join(pairs.get(each, "").split()))
+        for each in ("name", "description")
     )
     if _NAME.fullmatch(name) and about:
         return Skill(name, about[:DESCRIPTION_CHARS_MAX], root, parts, own)

@@ -39,7 +39,9 @@ The person: {asked}
 The answer: {answered}"""
 
 
-async def give_title(journal: AsyncJournal, model: Model, conversation: str, *, silence: float) -> str | None:
+async def give_title(
+    journal: AsyncJournal, model: Model, conversation: str, *, silence: float
+) -> str | None:
     """Ask for a title, and store it if there is still none. The title that was stored.
 
     `silence` seconds are all the time there is. The caller sees to it that the model is a real one.
@@ -53,16 +55,26 @@ async def give_title(journal: AsyncJournal, model: Model, conversation: str, *, 
     if asked is None or answered is None:
         return None
     request = _ASK.format(asked=_start(asked.event), answered=_start(answered.event))
-    answer = await ask(model, request, "title", silence=silence, chars_max=_SAID_CHARS_MAX)
+    answer = await ask(
+        model, request, "title", silence=silence, chars_max=_SAID_CHARS_MAX
+    )
     if answer is None:
         return None
     if answer.usage is not None:
-        await journal.append(conversation, [ModelUsed("title", model.name, answer.usage)])
+        await journal.append(
+            conversation, [ModelUsed("title", model.name, answer.usage)]
+        )
     title = clean(text_of(answer.parts))
-    return await _store(journal, conversation, title, (answered.seq, since)) if title else None
+    return (
+        await _store(journal, conversation, title, (answered.seq, since))
+        if title
+        else None
+    )
 
 
-async def ask(model: Model, request: str, purpose: str, *, silence: float, chars_max: int) -> Answer | None:
+async def ask(
+    model: Model, request: str, purpose: str, *, silence: float, chars_max: int
+) -> Answer | None:
     """Ask a model something beside the talk. None if it fails, takes longer than that in all, or says more than that."""
     body = model.body("", [], [model.message(Message("user", (Text(request),)))], {})
     stream, said = model.stream(body, silence=silence), 0
@@ -73,7 +85,12 @@ async def ask(model: Model, request: str, purpose: str, *, silence: float, chars
                     case Answer():
                         return piece
                     case Failure():
-                        log.info("No %s: %s", purpose, piece.message, extra={"action": f"no_{purpose}"})
+                        log.info(
+                            "No %s: %s",
+                            purpose,
+                            piece.message,
+                            extra={"action": f"no_{purpose}"},
+                        )
                         return None
                     case Words(text=text):
                         said += len(text)
@@ -92,7 +109,9 @@ async def _store(
             return None
         expect = Expect(head=head, unedited=unedited)
         with contextlib.suppress(HeadMoved):
-            await journal.append(conversation, [ConversationTitled(title, derived=True)], expect=expect)
+            await journal.append(
+                conversation, [ConversationTitled(title, derived=True)], expect=expect
+            )
             return title
     return None
 

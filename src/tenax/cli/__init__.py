@@ -25,9 +25,13 @@ from tenax.config import load
 
 
 @click.group(
-    cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.option("--profile", metavar="NAME", help="Use the store and settings of this profile.")
+@click.option(
+    "--profile", metavar="NAME", help="Use the store and settings of this profile."
+)
 @click.option(
     "-p",
     "--print",
@@ -36,8 +40,15 @@ from tenax.config import load
     help="Ask this and what is piped in, print the answer, and end. - asks what is piped in. "
     "In a loop that reads stdin, add </dev/null.",
 )
-@click.option("-c", "--conversation", metavar="ID", help="Talk, or with -p ask, in this conversation.")
-@click.option("--new", is_flag=True, help="Talk in a new conversation, not in the last one.")
+@click.option(
+    "-c",
+    "--conversation",
+    metavar="ID",
+    help="Talk, or with -p ask, in this conversation.",
+)
+@click.option(
+    "--new", is_flag=True, help="Talk in a new conversation, not in the last one."
+)
 @click.option(
     "--how",
     type=click.Choice(["queue", "steer", "interrupt", "take over"]),
@@ -46,9 +57,13 @@ from tenax.config import load
 )
 @click.option("--attach", "files", metavar="FILE", multiple=True, type=click.Path(path_type=Path),
               help="With -p: a text, a picture or a PDF that goes with it. Several times for several.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="With -p: every change as a line of JSON.")
 @click.option(
-    "--no-context-files", is_flag=True, help="Read no AGENTS.md, no CLAUDE.md and no skills of the folder."
+    "--json", "as_json", is_flag=True, help="With -p: every change as a line of JSON."
+)
+@click.option(
+    "--no-context-files",
+    is_flag=True,
+    help="Read no AGENTS.md, no CLAUDE.md and no skills of the folder.",
 )
 @click.version_option(package_name="tenax", message="%(prog)s %(version)s")
 @click.pass_context
@@ -72,7 +87,12 @@ def tenax(
     if words is None:
         from tenax.cli.talk import talk  # noqa: PLC0415  (brings the terminal's libraries along)
 
-        return talk(config, conversation=conversation, new=new, context_files=not no_context_files)
+        return talk(
+            config,
+            conversation=conversation,
+            new=new,
+            context_files=not no_context_files,
+        )
     return ask(
         config,
         words,

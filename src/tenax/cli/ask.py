@@ -21,7 +21,14 @@ import click
 import msgspec
 
 from tenax.attachments import read_file
-from tenax.cli.frame import FAILED, STOPPED, in_json, in_loop, print_exactly, tell_failure
+from tenax.cli.frame import (
+    FAILED,
+    STOPPED,
+    in_json,
+    in_loop,
+    print_exactly,
+    tell_failure,
+)
 from tenax.cli.lines import AT_ITS_LONGEST, noted, one_line
 from tenax.config import Config
 from tenax.errors import ConfigError, InvalidInput, StoreError, StoreUnavailable
@@ -35,7 +42,9 @@ __all__ = ["ask"]
 
 _STDIN_SECONDS = 3.0
 """How long a pipe may be silent until the person is told that it is waited for."""
-_WAITING = "Waiting for input on stdin; press Ctrl-D or use `</dev/null` if there is none."
+_WAITING = (
+    "Waiting for input on stdin; press Ctrl-D or use `</dev/null` if there is none."
+)
 _STOP_SECONDS = 3.0
 _AWAY_SECONDS = 0.5
 _LOOK_SECONDS = 0.5
@@ -60,7 +69,17 @@ def ask(
     if not words.strip() and not attached:
         raise InvalidInput("The message is empty.", hint='tenax -p "your question"')
     printer = _Lines() if as_json else _Words()
-    return in_loop(_ask(config, printer, words, conversation, how, attached, context_files=context_files))
+    return in_loop(
+        _ask(
+            config,
+            printer,
+            words,
+            conversation,
+            how,
+            attached,
+            context_files=context_files,
+        )
+    )
 
 
 def _is_piped() -> bool:
@@ -76,8 +95,12 @@ def _read_stdin() -> str:
     """Read stdin to its end. Where nothing comes for a while, say what is waited for."""
     try:
         descriptor = sys.stdin.fileno()
-        os.set_blocking(descriptor, True)  # a program that shares it may have changed that
-        if not sys.stdin.isatty() and not select.select([descriptor], [], [], _STDIN_SECONDS)[0]:
+        # a program that shares it may have changed that
+        os.set_blocking(descriptor, True)
+        if (
+            not sys.stdin.isatty()
+            and not select.select([descriptor], [], [], _STDIN_SECONDS)[0]
+        ):
             click.echo(_WAITING, err=True)
     except (AttributeError, OSError, ValueError):  # there is no stdin, or it is no file
         pass
@@ -105,7 +128,13 @@ async def _ask(
     *,
     context_files: bool,
 ) -> int:
-    runtime = Runtime(config, asks=False, serves=False, on_held=printer.held, context_files=context_files)
+    runtime = Runtime(
+        config,
+        asks=False,
+        serves=False,
+        on_held=printer.held,
+        context_files=context_files,
+    )
     try:
         runtime.agent  # noqa: B018  (what is not set up is said before anything is stored)
     except ConfigError:
@@ -128,13 +157,17 @@ async def _ask(
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if following.done():
                 return following.result()
-            stopping = asyncio.create_task(_stopped(runtime, name, stored.seq, following))
+            stopping = asyncio.create_task(
+                _stopped(runtime, name, stored.seq, following)
+            )
             await asyncio.wait({stopping}, timeout=_STOP_SECONDS)
             following.cancel()
             return STOPPED
 
 
-async def _follow(runtime: Runtime, conversation: str, seq: int, printer: _Words | _Lines) -> int:
+async def _follow(
+    runtime: Runtime, conversation: str, seq: int, printer: _Words | _Lines
+) -> int:
     """Print what the run writes, until it is over."""
     journal, printed = runtime.journal, asyncio.Event()
     place = Place(seq - 1, journal.incarnation)  # before a fact, which no crash takes
@@ -145,7 +178,9 @@ async def _follow(runtime: Runtime, conversation: str, seq: int, printer: _Words
             for row in printer.denied(changes):
                 rule = runtime.rule_for(conversation, row.name, row.arguments)
                 if rule is not None:
-                    click.echo(f"No rule allows this. To allow it: {rule.command}", err=True)
+                    click.echo(
+                        f"No rule allows this. To allow it: {rule.command}", err=True
+                    )
             printed.set()
 
     async def wait() -> None:
@@ -156,7 +191,8 @@ async def _follow(runtime: Runtime, conversation: str, seq: int, printer: _Words
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await printed.wait()
-            head = await journal.head(conversation)  # after a crash of the store it is another
+            # after a crash of the store it is another
+            head = await journal.head(conversation)
 
     both = [asyncio.create_task(_while_away(each)) for each in (wait, show)]
     try:
@@ -179,9 +215,12 @@ async def _while_away(work: Callable[[], Awaitable[None]]) -> None:
             await asyncio.sleep(_AWAY_SECONDS)
 
 
-async def _stopped(runtime: Runtime, conversation: str, seq: int, following: asyncio.Future[int]) -> None:
+async def _stopped(
+    runtime: Runtime, conversation: str, seq: int, following: asyncio.Future[int]
+) -> None:
     """Stop the run, if it is the one that answers this; a message that waits behind another's run goes on waiting."""
-    with contextlib.suppress(StoreError):  # while the store is away it ends with this process
+    # while the store is away it ends with this process
+    with contextlib.suppress(StoreError):
         run = (await runtime.lanes.turns(conversation)).run
         if run is not None and seq in run.inputs:
             await runtime.stop(conversation)
@@ -205,7 +244,9 @@ class _Printer:
         """Calls of tools that were denied, because nobody is asked here."""
         for change in changes:
             match change:
-                case Put(row) if row.kind == "tool" and row.state == "denied" and self._is_mine(row):
+                case Put(row) if (
+                    row.kind == "tool" and row.state == "denied" and self._is_mine(row)
+                ):
                     yield row
 
     def _is_mine(self, row: Row) -> bool:
@@ -268,7 +309,9 @@ class _Words(_Printer):
         self._behind_words = False
         click.echo(words, err=True)
 
-    def _print(self, name: str, text: str, offset: int = 0, *, late: bool = False) -> None:
+    def _print(
+        self, name: str, text: str, offset: int = 0, *, late: bool = False
+    ) -> None:
         """What came late goes on where its run was cut off."""
         new = text[max(0, self._printed.get(name, 0) - offset) :]
         if new and self._middle and not late and name not in self._printed:
@@ -298,13 +341,19 @@ class _Lines(_Printer):
         click.echo(in_json({"type": "began", "conversation": conversation, "seq": seq}))
 
     def held(self, conversation: str, count: int) -> None:
-        click.echo(in_json({"type": "held", "conversation": conversation, "bytes": count}))
+        click.echo(
+            in_json({"type": "held", "conversation": conversation, "bytes": count})
+        )
 
     def changed(self, seq: int, changes: list[Change]) -> None:
         for change in changes:
             click.echo(in_json({"seq": seq, **msgspec.to_builtins(change)}))
             match change:
-                case Put(row) if self._is_mine(row) and row.kind == "marker" and row.state != "resumed":
+                case Put(row) if (
+                    self._is_mine(row)
+                    and row.kind == "marker"
+                    and row.state != "resumed"
+                ):
                     self._failed = row.state
         sys.stdout.flush()
 

@@ -20,7 +20,15 @@ from tenax.folders import folder_of, folders_of_users
 from tenax.journal import LOCAL_USER, Journal, exists
 from tenax.journal import open as open_journal
 from tenax.journal.base import Instance
-from tenax.journal.check import UNREADABLE, Problem, Progress, Report, engine_of, unreadable, verify
+from tenax.journal.check import (
+    UNREADABLE,
+    Problem,
+    Progress,
+    Report,
+    engine_of,
+    unreadable,
+    verify,
+)
 from tenax.journal.schema import SCHEMA_VERSION
 from tenax.journal.witness import Missing
 from tenax.tools.sandbox import Sandbox
@@ -108,7 +116,9 @@ def examine(config: Config, *, accept: bool, as_json: bool) -> int:
             state=str(config.places.state),
             store=shown(config.store_url),
             folder=str(folder_of(config, LOCAL_USER)),
-            users={name: str(folder) for name, folder in folders_of_users(config).items()},
+            users={
+                name: str(folder) for name, folder in folders_of_users(config).items()
+            },
         ),
         locked=dict(config.locked),
         sandbox=Sandbox().why_not(),
@@ -132,18 +142,30 @@ def _look(config: Config, findings: Findings, *, accept: bool, as_json: bool) ->
         if not as_json:
             click.echo(NO_STORE)
         return
-    with open_journal(config.store_url, user=None, witness=config.places.witness) as journal:
+    with open_journal(
+        config.store_url, user=None, witness=config.places.witness
+    ) as journal:
         found: list[Problem] = []
         try:
             alive = [instance for instance in journal.instances() if instance.alive]
-            listed = [Alive(instance.id, instance.host, rfc3339(instance.started_at)) for instance in alive]
+            listed = [
+                Alive(instance.id, instance.host, rfc3339(instance.started_at))
+                for instance in alive
+            ]
         except UNREADABLE as error:
             alive, listed = [], []
             found = [
-                Problem(None, None, None, f"The running processes cannot be listed: {unreadable(error)}")
+                Problem(
+                    None,
+                    None,
+                    None,
+                    f"The running processes cannot be listed: {unreadable(error)}",
+                )
             ]
         engine, failover = engine_of(journal), journal.store.failover()
-        findings.store = Store(engine, SCHEMA_VERSION, journal.incarnation, listed, failover)
+        findings.store = Store(
+            engine, SCHEMA_VERSION, journal.incarnation, listed, failover
+        )
         if not as_json:
             _show_store(findings.store, alive, journal.clock)
         findings.missing = journal.missing
@@ -155,7 +177,8 @@ def _look(config: Config, findings: Findings, *, accept: bool, as_json: bool) ->
     findings.ok = report.ok and (findings.accepted or not findings.missing)
     findings.problems, findings.complete = report.problems, report.complete
     findings.checked = {
-        name: getattr(report, name) for name in ("conversations", "facts", "partials", "blobs", "stale")
+        name: getattr(report, name)
+        for name in ("conversations", "facts", "partials", "blobs", "stale")
     }
     if not as_json:
         for line in [*_missing(findings), *report.lines()]:
@@ -168,7 +191,10 @@ def _missing(findings: Findings) -> list[str]:
         return []
     lines = [str(each) for each in findings.missing]
     if findings.accepted:
-        return [*lines, "Accepted: the store takes messages again, without what is missing."]
+        return [
+            *lines,
+            "Accepted: the store takes messages again, without what is missing.",
+        ]
     return [
         *lines,
         "The store lacks what stands above: an older copy was put back, or it is damaged. It is read-only now.",
@@ -185,7 +211,9 @@ def _version() -> str:
 
 def _show_places(config: Config, findings: Findings) -> None:
     there = "" if config.file.exists() else " (not there: the defaults hold)"
-    locked = "".join(f" (set by {name})" for name in [config.locked.get("store.url")] if name)
+    locked = "".join(
+        f" (set by {name})" for name in [config.locked.get("store.url")] if name
+    )
     _pair("tenax", f"{findings.tenax}, Python {findings.python}")
     _pair("config", f"{config.file}{there}")
     _pair("data", str(config.places.data))
@@ -227,7 +255,10 @@ def _prove(journal: Journal) -> Report:
         nonlocal due, told
         if monotonic() < due:
             return
-        due, told = monotonic() + (TELL_SECONDS if terminal else TELL_SECONDS_IN_A_LOG), True
+        due, told = (
+            monotonic() + (TELL_SECONDS if terminal else TELL_SECONDS_IN_A_LOG),
+            True,
+        )
         line = f"proving the store: {100 * at.done // max(at.of, 1)} %, {at.conversations:,} conversations"
         click.echo(f"\r{line}" if terminal else line, nl=not terminal, err=True)
 

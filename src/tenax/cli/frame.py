@@ -44,7 +44,9 @@ _CANNOT_WRITE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _OBEYED: Final = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """What JSON leaves as it is, and a terminal may obey."""
 
-json_option: Final = click.option("--json", "as_json", is_flag=True, help="As JSON, for a program.")
+json_option: Final = click.option(
+    "--json", "as_json", is_flag=True, help="As JSON, for a program."
+)
 
 # Names that people bring along from elsewhere: accepted, not advertised.
 HABITS: Final = {"sessions": "list"}
@@ -70,7 +72,9 @@ def pass_config(command: Callable[Concatenate[Config, P], R]) -> Callable[P, R |
     return update_wrapper(with_config, command)
 
 
-def with_runtime(config: Config, work: Callable[[Runtime], Awaitable[R]], *, starts: bool = False) -> R:
+def with_runtime(
+    config: Config, work: Callable[[Runtime], Awaitable[R]], *, starts: bool = False
+) -> R:
     """Do this with a runtime. One that `starts` has the memory providers."""
 
     async def done() -> R:
@@ -140,7 +144,11 @@ def open_streams() -> None:
 
 def leave(code: int) -> NoReturn:
     """End the process, also where a thread of somebody else's code (a memory provider) or a task would keep it."""
-    if _left or any(not each.daemon for each in threading.enumerate() if each is not threading.main_thread()):
+    if _left or any(
+        not each.daemon
+        for each in threading.enumerate()
+        if each is not threading.main_thread()
+    ):
         logging.shutdown()
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()

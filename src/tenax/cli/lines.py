@@ -15,14 +15,20 @@ from tenax.views.transcript import Row
 UNTITLED = "(nothing said yet)"
 AT_ITS_LONGEST = "Stopped at the longest answer that the model may give."
 
-_NOTED = {"added": "Remembered", "replaced": "Changed what it remembers", "removed": "Forgot"}
+_NOTED = {
+    "added": "Remembered",
+    "replaced": "Changed what it remembers",
+    "removed": "Forgot",
+}
 _US = 1_000_000
 _SPACE = re.compile(r"\s+")
 
 
 def visible(text: str, but: str = "") -> str:
     """The same text, character by character, without anything that a terminal would obey, `but` for these."""
-    return "".join(each if each.isprintable() or each in but else "\ufffd" for each in text)
+    return "".join(
+        each if each.isprintable() or each in but else "\ufffd" for each in text
+    )
 
 
 def clean(text: str) -> str:
@@ -76,7 +82,9 @@ def minute(at_us: int) -> str:
 
 def short_time(at_us: int, now_us: int) -> str:
     """Local time: 09:35 today, 14 Nov this year, 2024-11-14 before."""
-    at, now = (datetime.fromtimestamp(each / _US, UTC).astimezone() for each in (at_us, now_us))
+    at, now = (
+        datetime.fromtimestamp(each / _US, UTC).astimezone() for each in (at_us, now_us)
+    )
     if at.date() == now.date():
         return f"{at:%H:%M}"
     return f"{at.day} {at:%b}" if at.year == now.year else f"{at:%Y-%m-%d}"
@@ -87,13 +95,18 @@ def changed(turn: TurnChanges) -> list[str]:
     head = f"{'Put back' if turn.undoes else 'Changed'}{', and put back since' if turn.undone else ''}"
     lines = [f"{head}: {minute(turn.at)}", *([turn.missed] if turn.missed else [])]
     for each in turn.files:
-        lines += [f"{each.what} {each.path} {each.note}".rstrip(), *each.diff.split("\n")[2:]]
+        lines += [
+            f"{each.what} {each.path} {each.note}".rstrip(),
+            *each.diff.split("\n")[2:],
+        ]
     return [visible(line, but="\t") for line in lines]
 
 
 def with_files(text: str, row: Row) -> str:
     """The words of a message, and the names of what went with them."""
-    names = [f"[{one_line(part.name) or type(part).__name__.lower()}]" for part in row.parts]
+    names = [
+        f"[{one_line(part.name) or type(part).__name__.lower()}]" for part in row.parts
+    ]
     return " ".join([*([text] if text else []), *names])
 
 

@@ -35,11 +35,15 @@ TITLE_COLUMNS_MIN: Final = 18
 )
 @json_option
 @pass_config
-def list_conversations(config: Config, *, everything: bool, limit: int, as_json: bool) -> None:
+def list_conversations(
+    config: Config, *, everything: bool, limit: int, as_json: bool
+) -> None:
     """Show the conversations, pinned first, then newest first."""
     found, words, now_us, hidden = _read(config, everything=everything, limit=limit)
     if as_json:
-        shown = [listed(each, said) for each, said in zip(found, words, strict=True)][:limit]
+        shown = [listed(each, said) for each, said in zip(found, words, strict=True)][
+            :limit
+        ]
         print_json(shown)
         return
     if not found:
@@ -64,7 +68,10 @@ def _read(
         return [], [], 0, False
     with open_journal(config.store_url, witness=config.places.witness) as journal:
         found = list(islice(_conversations(journal, everything=everything), limit + 1))
-        words = [None if each.title else first_words(journal, each.conversation) for each in found]
+        words = [
+            None if each.title else first_words(journal, each.conversation)
+            for each in found
+        ]
         hidden = not found and bool(journal.conversations(archived=True, limit=1))
         return found, words, journal.clock.now_us(), hidden
 
@@ -83,14 +90,18 @@ def _pages(journal: Journal, *, archived: bool) -> Iterator[Summary]:
         after = page[-1].place
 
 
-def _lines(found: list[Summary], words: list[str | None], now_us: int, columns: int | None) -> Iterator[str]:
+def _lines(
+    found: list[Summary], words: list[str | None], now_us: int, columns: int | None
+) -> Iterator[str]:
     """A line a conversation; on a narrow terminal three. `columns` is None where nobody measures them."""
     rows = [
         (one_line(each.conversation), one_line(each.title or "") or said or UNTITLED, str(each.messages),
          short_time(each.updated_at, now_us), _marks(each))
         for each, said in zip(found, words, strict=True)
     ]  # fmt: skip
-    names, titles, counts, times, marks = (max(map(width, cells)) for cells in zip(*rows, strict=True))
+    names, titles, counts, times, marks = (
+        max(map(width, cells)) for cells in zip(*rows, strict=True)
+    )
     taken = names + counts + times + marks + 2 * (4 if marks else 3)
     room = titles if columns is None else min(columns - taken, titles)
     for name, title, count, time, mark in rows:
@@ -101,7 +112,9 @@ def _lines(found: list[Summary], words: list[str | None], now_us: int, columns: 
             yield "  ".join([*cells, time.rjust(times), mark]).rstrip()
 
 
-def _tall(title: str, name: str, count: str, time: str, mark: str, columns: int) -> Iterator[str]:
+def _tall(
+    title: str, name: str, count: str, time: str, mark: str, columns: int
+) -> Iterator[str]:
     yield fit(title, columns)
     messages = f"{count} message{'' if count == '1' else 's'}"
     yield "  " + ", ".join(filter(None, [messages, time, mark]))

@@ -21,11 +21,16 @@ _SECONDS = 30.0
 def mcp(config: Config) -> None:
     """Try the MCP servers, and show how it stands with each and what their tools may do."""
     if not config.mcp:
-        click.echo("There are no MCP servers: a section [mcp.NAME] in the configuration is one.", err=True)
+        click.echo(
+            "There are no MCP servers: a section [mcp.NAME] in the configuration is one.",
+            err=True,
+        )
         return
 
     async def tried() -> list[Standing]:
-        servers = McpServers(config.places.servers, config.places.state / "mcp", lambda: None)
+        servers = McpServers(
+            config.places.servers, config.places.state / "mcp", lambda: None
+        )
         servers.use(config.mcp)
         try:
             await servers.settled(_SECONDS)

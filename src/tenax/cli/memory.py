@@ -7,7 +7,14 @@ from typing import Final, TypeVar
 
 import click
 
-from tenax.cli.frame import FAILED, json_option, pass_config, print_exactly, print_json, with_runtime
+from tenax.cli.frame import (
+    FAILED,
+    json_option,
+    pass_config,
+    print_exactly,
+    print_json,
+    with_runtime,
+)
 from tenax.cli.lines import fit, minute, one_line, pad, room_across, short_time, width
 from tenax.clock import SystemClock
 from tenax.config import Config
@@ -22,11 +29,18 @@ T = TypeVar("T")
 IMPORT_BYTES_MAX: Final = 8 * 1024 * 1024
 TEXT_COLUMNS_MIN: Final = 18
 ID_CHARS_MIN: Final = 8
-_BY: Final = {"person": "you", "model": "the model", "review": "a review", "import": "an import"}
+_BY: Final = {
+    "person": "you",
+    "model": "the model",
+    "review": "a review",
+    "import": "an import",
+}
 _GROUPS: Final = {"profile": "Profile", "note": "Notes"}
 
 
-def _do(config: Config, work: Callable[[Memory], Awaitable[T]], *, providers: bool = False) -> T:
+def _do(
+    config: Config, work: Callable[[Memory], Awaitable[T]], *, providers: bool = False
+) -> T:
     """Do this with the person's memory. What concerns `providers` needs them, and waits until they are loaded."""
     return with_runtime(config, lambda runtime: work(runtime.memory), starts=providers)
 
@@ -36,7 +50,8 @@ async def _find(memory: Memory, name: str) -> Fact:
     found = [each for each in await memory.facts() if name and each.id.startswith(name)]
     if len(found) > 1 and name not in [each.id for each in found]:
         raise InvalidInput(
-            f"{len(found)} facts have an id that begins with {name}.", hint="Type more of it: tenax memory"
+            f"{len(found)} facts have an id that begins with {name}.",
+            hint="Type more of it: tenax memory",
         )
     return (
         next((each for each in found if each.id == name or len(found) == 1), None)
@@ -73,14 +88,22 @@ def _print_facts(config: Config, words: str, *, as_json: bool) -> None:
         print_json(facts)
         return
     if not facts:
-        click.echo(f"Nothing is remembered {'about this' if words else 'yet'}.", err=True)
-    for line in _lines(facts, _telling([each.id for each in everything]), room_across()):
+        click.echo(
+            f"Nothing is remembered {'about this' if words else 'yet'}.", err=True
+        )
+    for line in _lines(
+        facts, _telling([each.id for each in everything]), room_across()
+    ):
         click.echo(line)
 
 
 def _telling(ids: list[str]) -> int:
     """How many characters tell these ids apart. They begin with their time."""
-    return next(n for n in range(ID_CHARS_MIN, 100) if len({each[:n] for each in ids}) == len(ids))
+    return next(
+        n
+        for n in range(ID_CHARS_MIN, 100)
+        if len({each[:n] for each in ids}) == len(ids)
+    )
 
 
 def _lines(facts: list[Fact], id_chars: int, columns: int | None) -> Iterator[str]:
@@ -93,7 +116,9 @@ def _lines(facts: list[Fact], id_chars: int, columns: int | None) -> Iterator[st
         for each in members:
             name, text = each.id[:id_chars], one_line(each.text)
             end = f"{_BY[each.by]}, {short_time(each.at, now_us)}"
-            room = width(text) if columns is None else columns - len(name) - width(end) - 6
+            room = (
+                width(text) if columns is None else columns - len(name) - width(end) - 6
+            )
             if room < min(TEXT_COLUMNS_MIN, width(text)):
                 yield f"  {fit(text, (columns or 0) - 2)}"
                 yield f"    {name}, {end}"
@@ -109,7 +134,9 @@ def add(config: Config, text: tuple[str, ...], *, profile: bool) -> None:
     """Remember this."""
     about = "profile" if profile else "note"
     fact, is_new = _do(config, lambda memory: memory.add(" ".join(text), about=about))  # type: ignore[arg-type]
-    click.echo(f"{'Remembered' if is_new else 'This is known already'}: {one_line(fact.text)} ({fact.id})")
+    click.echo(
+        f"{'Remembered' if is_new else 'This is known already'}: {one_line(fact.text)} ({fact.id})"
+    )
 
 
 @memory.command("edit")
@@ -175,16 +202,28 @@ def show_fact(config: Config, fact: str, *, as_json: bool) -> None:
         print_json(versions)
         return
     last = versions[-1]
-    click.echo(f"{last.id}, {_GROUPS[last.about].lower()}: {one_line(last.text) or '(forgotten)'}")
+    click.echo(
+        f"{last.id}, {_GROUPS[last.about].lower()}: {one_line(last.text) or '(forgotten)'}"
+    )
     for each in versions:
-        did = "forgotten" if each.state == "removed" else "added" if each.version == 1 else "changed"
+        did = (
+            "forgotten"
+            if each.state == "removed"
+            else "added"
+            if each.version == 1
+            else "changed"
+        )
         click.echo(
             f"  version {each.version}, {minute(each.at)}, {did} by {_BY[each.by]}: {one_line(each.text)}"
         )
         if each.conversation is not None:
-            click.echo(f"    from message {each.seq} of {each.conversation}: tenax show {each.conversation}")
+            click.echo(
+                f"    from message {each.seq} of {each.conversation}: tenax show {each.conversation}"
+            )
     if last.scope is not None:
-        click.echo(f"  It is used in {last.scope} only, because others write there too.")
+        click.echo(
+            f"  It is used in {last.scope} only, because others write there too."
+        )
 
 
 @memory.command("export")
@@ -200,7 +239,9 @@ def export(config: Config, file: str) -> None:
         with open(file, "x", encoding="utf-8") as target:  # noqa: PTH123  (a name as the person typed it)
             target.write(text)
     except FileExistsError:
-        raise InvalidInput(f"There is a file {file} already.", hint="Choose another name.") from None
+        raise InvalidInput(
+            f"There is a file {file} already.", hint="Choose another name."
+        ) from None
     except OSError as error:
         raise InvalidInput(f"{file} cannot be written: {error.strerror}.") from error
 
@@ -211,7 +252,9 @@ def export(config: Config, file: str) -> None:
 def import_file(config: Config, file: str) -> int:
     """Remember what a FILE that was exported says; - reads stdin."""
     loaded = _do(config, lambda memory: memory.load(_read(file)))
-    click.echo(f"{loaded.added} added, {loaded.changed} changed, {loaded.known} known already.")
+    click.echo(
+        f"{loaded.added} added, {loaded.changed} changed, {loaded.known} known already."
+    )
     for each in loaded.refused:
         click.echo(f"Not taken: {one_line(each)}", err=True)
     return FAILED if loaded.refused else 0
@@ -224,7 +267,9 @@ def _read(file: str) -> str:
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from error
     if len(data) > IMPORT_BYTES_MAX:
-        raise InvalidInput(f"{file} is too large: at most {IMPORT_BYTES_MAX:,} bytes are taken.")
+        raise InvalidInput(
+            f"{file} is too large: at most {IMPORT_BYTES_MAX:,} bytes are taken."
+        )
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -244,14 +289,21 @@ def status(config: Config, *, as_json: bool) -> None:
         click.echo("There is the built-in memory, and no provider beside it.", err=True)
     for each in found:
         for line in _state(each):
-            click.echo(one_line(line) if line.startswith(each.provider) else f"  {one_line(line)}")
+            click.echo(
+                one_line(line)
+                if line.startswith(each.provider)
+                else f"  {one_line(line)}"
+            )
 
 
 def _state(each: Status) -> Iterator[str]:
     if each.problem:
         yield f"{each.provider}: not used. {each.problem}"
         return
-    owed = [_count(each.behind, "turn"), _count(each.owed, "end of a conversation", "ends of conversations")]
+    owed = [
+        _count(each.behind, "turn"),
+        _count(each.owed, "end of a conversation", "ends of conversations"),
+    ]
     behind = " and ".join(filter(None, owed))
     yield f"{each.provider}: {f'{behind} behind' if behind else 'up to date'}"
     if each.busy_seconds:

@@ -29,7 +29,9 @@ def nth(found: tuple[Rule, ...], number: str) -> Rule:
     """The rule with this number in the list."""
     numbered = {str(n): each for n, each in enumerate(found, 1)}
     if number not in numbered:
-        raise InvalidInput(f"There is no rule {number:.20}.", hint="The list has the numbers.")
+        raise InvalidInput(
+            f"There is no rule {number:.20}.", hint="The list has the numbers."
+        )
     return numbered[number]
 
 
@@ -48,7 +50,9 @@ def rules(config: Config) -> None:
 @click.argument("tool")
 @click.argument("pattern", default="*")
 @pass_config
-def add(config: Config, verdict: Literal["allow", "deny"], tool: str, pattern: str) -> None:
+def add(
+    config: Config, verdict: Literal["allow", "deny"], tool: str, pattern: str
+) -> None:
     """Allow or deny a TOOL what fits PATTERN; in both, * ? and [...] are as in a shell. Deny wins."""
     rule = Rule(verdict, tool, pattern)
     add_rule(config, rule)

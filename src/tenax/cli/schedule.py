@@ -27,7 +27,11 @@ def schedule(config: Config, *, as_json: bool) -> None:
 
 
 def _list(config: Config, *, as_json: bool) -> None:
-    plans = with_runtime(config, lambda runtime: runtime.schedules.all()) if exists(config.store_url) else []
+    plans = (
+        with_runtime(config, lambda runtime: runtime.schedules.all())
+        if exists(config.store_url)
+        else []
+    )
     if as_json:
         shown = [msgspec.to_builtins(each.schedule) | {"due": rfc3339(each.schedule.due or 0),
                  "made_at": rfc3339(each.schedule.made_at), "waits": each.waits} for each in plans]  # fmt: skip
@@ -35,7 +39,8 @@ def _list(config: Config, *, as_json: bool) -> None:
         return
     if not plans:
         click.echo(
-            'There are no schedules. tenax schedule add "every weekday at 8" WORDS makes one.', err=True
+            'There are no schedules. tenax schedule add "every weekday at 8" WORDS makes one.',
+            err=True,
         )
     for each in plans:
         click.echo(f"{_told(each.schedule)}{f' ({each.waits})' if each.waits else ''}")
@@ -61,16 +66,32 @@ def list_all(config: Config, *, as_json: bool) -> None:
 @schedule.command("add")
 @click.argument("when")
 @click.argument("words", nargs=-1, required=True)
-@click.option("-c", "--conversation", metavar="ID", help="Ask it there, not in a new conversation.")
 @click.option(
-    "--zone", default="", metavar="NAME", help="A time zone such as Europe/Berlin, if not this machine's."
+    "-c",
+    "--conversation",
+    metavar="ID",
+    help="Ask it there, not in a new conversation.",
+)
+@click.option(
+    "--zone",
+    default="",
+    metavar="NAME",
+    help="A time zone such as Europe/Berlin, if not this machine's.",
 )
 @pass_config
-def add(config: Config, when: str, words: tuple[str, ...], conversation: str | None, zone: str) -> None:
+def add(
+    config: Config,
+    when: str,
+    words: tuple[str, ...],
+    conversation: str | None,
+    zone: str,
+) -> None:
     """Ask WORDS at WHEN, such as "every weekday at 8", "in 20 minutes", "on 2026-12-24 at 9:00"."""
     made = with_runtime(
         config,
-        lambda runtime: runtime.schedules.add(" ".join(words), when, conversation=conversation, zone=zone),
+        lambda runtime: runtime.schedules.add(
+            " ".join(words), when, conversation=conversation, zone=zone
+        ),
     )
     click.echo(_told(made))
     click.echo("It is asked while `tenax serve` runs, or as soon as it does.", err=True)

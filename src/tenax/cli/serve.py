@@ -64,12 +64,16 @@ class Ready(msgspec.Struct, omit_defaults=True):
 
 def _host(_context: click.Context, _option: click.Parameter, text: str | None) -> None:
     if text is not None and not is_host(text):
-        raise click.BadParameter(f"{text!r} is no host. Use a name or an address, like 127.0.0.1.")
+        raise click.BadParameter(
+            f"{text!r} is no host. Use a name or an address, like 127.0.0.1."
+        )
     if text is not None:
         os.environ["TENAX_HOST"] = text
 
 
-def _port(_context: click.Context, _option: click.Parameter, number: int | None) -> None:
+def _port(
+    _context: click.Context, _option: click.Parameter, number: int | None
+) -> None:
     if number is not None:
         os.environ["TENAX_PORT"] = str(number)
 
@@ -104,9 +108,16 @@ def demo(config: Config) -> int:
 
 
 @click.command("link")
-@click.option("--user", metavar="NAME", help="For this person; everybody has conversations of their own.")
 @click.option(
-    "--list", "lists", is_flag=True, help="Show the browsers that are signed in, of all users or of NAME."
+    "--user",
+    metavar="NAME",
+    help="For this person; everybody has conversations of their own.",
+)
+@click.option(
+    "--list",
+    "lists",
+    is_flag=True,
+    help="Show the browsers that are signed in, of all users or of NAME.",
 )
 @click.option(
     "--revoke",
@@ -167,7 +178,11 @@ def _revoke(config: Config, id: str, user: str | None) -> int:  # noqa: A002  (t
     with _devices(config) as devices:
         if id == "all":
             count = devices.revoke_all(user)
-            click.echo("Signed out: 1 browser." if count == 1 else f"Signed out: {count} browsers.")
+            click.echo(
+                "Signed out: 1 browser."
+                if count == 1
+                else f"Signed out: {count} browsers."
+            )
             links_of(config).forget_codes(user)
         else:
             devices.revoke(id, user)
@@ -277,7 +292,8 @@ def _listen(config: Config) -> Iterator[socket.socket]:
         )[0]
     except OSError as error:
         raise CannotOpen(
-            f"There is no address {host} here.", hint="Look at serve.host, TENAX_HOST and --host."
+            f"There is no address {host} here.",
+            hint="Look at serve.host, TENAX_HOST and --host.",
         ) from error
     last = min(first + PORTS_TRIED - 1, PORT_MAX)
     for port in range(first, last + 1):
@@ -289,13 +305,15 @@ def _listen(config: Config) -> Iterator[socket.socket]:
         except PermissionError as error:
             listening.close()
             raise CannotOpen(
-                f"Port {port} is not for ordinary users.", hint="Set serve.port to 1024 or more."
+                f"Port {port} is not for ordinary users.",
+                hint="Set serve.port to 1024 or more.",
             ) from error
         except OSError as error:
             listening.close()
             if error.errno != errno.EADDRINUSE:
                 raise CannotOpen(
-                    f"{host} cannot be listened on: {error.strerror}.", hint="Look at serve.host."
+                    f"{host} cannot be listened on: {error.strerror}.",
+                    hint="Look at serve.host.",
                 ) from error
             continue
         with listening:
@@ -303,7 +321,11 @@ def _listen(config: Config) -> Iterator[socket.socket]:
                 click.echo(f"Port {first} is taken; this is {port}.", err=True)
             yield listening
         return
-    taken = f"Port {first} is taken." if first == last else f"The ports {first} to {last} are all taken."
+    taken = (
+        f"Port {first} is taken."
+        if first == last
+        else f"The ports {first} to {last} are all taken."
+    )
     raise CannotOpen(taken, hint="Choose another with --port.")
 
 
@@ -317,7 +339,9 @@ class _Stop(Exception):
 class _Parent:
     """Starts the server, again and again, until it is told to stop."""
 
-    def __init__(self, config: Config, listening: socket.socket, lock: IO[bytes], where: Where) -> None:
+    def __init__(
+        self, config: Config, listening: socket.socket, lock: IO[bytes], where: Where
+    ) -> None:
         self._config = config
         self._listening = listening
         self._lock = lock
@@ -354,7 +378,13 @@ class _Parent:
     def _start(self) -> Ready:
         profile = click.get_current_context().find_root().params.get("profile")
         # -P: nothing is imported from where we are, which may be a folder in which commands write.
-        command = [sys.executable, "-P", "-m", "tenax.web", str(self._listening.fileno())]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "tenax.web",
+            str(self._listening.fileno()),
+        ]
         try:
             child = self._child = subprocess.Popen(  # noqa: S603  (our own)
                 [*command, profile] if profile else command,
@@ -364,21 +394,28 @@ class _Parent:
                 start_new_session=True,  # Ctrl-C is for the parent, which tells it
             )
         except OSError as error:
-            return Ready(ok=False, error=f"The server cannot be started: {error.strerror}.")
+            return Ready(
+                ok=False, error=f"The server cannot be started: {error.strerror}."
+            )
         assert child.stdout is not None
         line = child.stdout.readline()
         try:
             return msgspec.json.decode(line, type=Ready)
         except msgspec.MsgspecError:
             hint = f"Look into {log_file(self._config)}"
-            return Ready(ok=False, error="The server ended before it could say why.", hint=hint)
+            return Ready(
+                ok=False, error="The server ended before it could say why.", hint=hint
+            )
 
     def _look_after(self) -> int:
         while True:
             assert self._child is not None
             code = self._child.wait()
             self._deaths.append(time.monotonic())
-            often = len(self._deaths) == DEATHS_MAX and self._deaths[-1] - self._deaths[0] < DEATHS_SECONDS
+            often = (
+                len(self._deaths) == DEATHS_MAX
+                and self._deaths[-1] - self._deaths[0] < DEATHS_SECONDS
+            )
             how = f"signal {-code}" if code < 0 else f"code {code}"
             _tell(f"The server is gone ({how}); starting it again.")
             time.sleep(PAUSE_SECONDS if often else 0)
@@ -406,21 +443,29 @@ class _Parent:
         port = self._listening.getsockname()[1]
         if os.environ.get("SSH_CONNECTION"):
             name = os.environ.get("USER", "you")
-            _tell(f"From your own machine: ssh -L {port}:127.0.0.1:{port} {name}@{socket.gethostname()}")
+            _tell(
+                f"From your own machine: ssh -L {port}:127.0.0.1:{port} {name}@{socket.gethostname()}"
+            )
         _tell("This link works once; `tenax link` makes another. Ctrl-C ends Tenax.")
         click.echo(address)
         sys.stdout.flush()
-        if sys.stdout.isatty() and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        if sys.stdout.isatty() and (
+            os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+        ):
             self._open(address)
 
     def _open(self, address: str) -> None:
         """Open a browser. Every user of the machine can read its command line, so the link stands in a file of ours."""
         # The browser is found by its name, and must not be a program of a command.
-        os.environ["PATH"] = programs_path(os.environ.get("PATH", ""), self._config.tools_folder)
+        os.environ["PATH"] = programs_path(
+            os.environ.get("PATH", ""), self._config.tools_folder
+        )
         file = _opened(self._config)
         try:
             file.unlink(missing_ok=True)
-            with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:  # noqa: PTH123  (a descriptor)
+            with open(  # noqa: PTH123
+                os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w"
+            ) as opened:
                 opened.write(_REDIRECT.format(address=html.escape(address)))
             webbrowser.open(file.absolute().as_uri())
         except (OSError, webbrowser.Error):

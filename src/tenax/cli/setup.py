@@ -30,18 +30,32 @@ __all__ = ["setup"]
 
 MODELS_SHOWN_MAX: Final = 20
 INSTALL_SECONDS_MAX: Final = 900
-_OFFLINE: Final = re.compile(r"NewConnectionError|Temporary failure|Max retries|timed out|ConnectionError")
+_OFFLINE: Final = re.compile(
+    r"NewConnectionError|Temporary failure|Max retries|timed out|ConnectionError"
+)
 
 
 @click.command("setup")
 @click.option("--list", "listing", is_flag=True, help="Only show what there is.")
-@click.option("--json", "as_json", is_flag=True, help="With --list: as JSON, for a program.")
-@click.option("--use", "chosen", metavar="ID", help="Use what --list shows under this id.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="With --list: as JSON, for a program."
+)
+@click.option(
+    "--use", "chosen", metavar="ID", help="Use what --list shows under this id."
+)
 @click.option("--practice", is_flag=True, help="Install the practice model (121 MB).")
-@click.option("--quiet", is_flag=True, help="With --practice: say only what goes wrong.")
+@click.option(
+    "--quiet", is_flag=True, help="With --practice: say only what goes wrong."
+)
 @pass_config
 def setup(
-    config: Config, *, listing: bool, as_json: bool, chosen: str | None, practice: bool, quiet: bool
+    config: Config,
+    *,
+    listing: bool,
+    as_json: bool,
+    chosen: str | None,
+    practice: bool,
+    quiet: bool,
 ) -> int:
     """Choose the model that answers: one that is there, or one at an address of yours."""
     if practice:
@@ -51,13 +65,21 @@ def setup(
     offers = asyncio.run(find(os.environ))
     if as_json:
         shown = [
-            {"id": each.id, "title": each.title, "detail": each.detail, "kind": each.kind} for each in offers
+            {
+                "id": each.id,
+                "title": each.title,
+                "detail": each.detail,
+                "kind": each.kind,
+            }
+            for each in offers
         ]
         print_json(shown)
     elif chosen is not None:
         offer = next((each for each in offers if each.id == chosen), None)
         if offer is None:
-            raise InvalidInput(f"There is no offer {chosen!r}.", hint="Look at: tenax setup --list")
+            raise InvalidInput(
+                f"There is no offer {chosen!r}.", hint="Look at: tenax setup --list"
+            )
         return 0 if _take(config, offer, asks=False) else FAILED
     elif listing or not (sys.stdin.isatty() and sys.stdout.isatty()):
         _show(offers)
@@ -68,10 +90,17 @@ def setup(
 
 def _show(offers: list[Offer]) -> None:
     for each in offers:
-        click.echo(f"{one_line(each.id)}\n  {one_line(each.title)}. {one_line(each.detail)}")
+        click.echo(
+            f"{one_line(each.id)}\n  {one_line(each.title)}. {one_line(each.detail)}"
+        )
     if not offers:
-        click.echo("Nothing was found: no key in the environment, no model server on this machine.", err=True)
-    click.echo("Choose with: tenax setup --use ID, or in a terminal: tenax setup", err=True)
+        click.echo(
+            "Nothing was found: no key in the environment, no model server on this machine.",
+            err=True,
+        )
+    click.echo(
+        "Choose with: tenax setup --use ID, or in a terminal: tenax setup", err=True
+    )
 
 
 def _choose(config: Config, offers: list[Offer]) -> None:
@@ -79,15 +108,24 @@ def _choose(config: Config, offers: list[Offer]) -> None:
     from tenax.models.practice import installed  # noqa: PLC0415  (brings the models along)
 
     titles = [(one_line(each.title), one_line(each.detail)) for each in offers]
-    titles.append(("Connect another", "At any address that speaks as OpenAI or Anthropic do."))
+    titles.append(
+        ("Connect another", "At any address that speaks as OpenAI or Anthropic do.")
+    )
     if not installed():
-        titles.append(("Install the practice model", "Small, on this machine, 121 MB. It makes things up."))
+        titles.append(
+            (
+                "Install the practice model",
+                "Small, on this machine, 121 MB. It makes things up.",
+            )
+        )
     done = False
     while not done:
         click.echo("\nWhich model should answer?\n")
         for number, (title, detail) in enumerate(titles, 1):
             click.echo(f"{number:>3}  {title}\n     {detail}")
-        number = click.prompt("\nNumber", type=click.IntRange(1, len(titles)), default=1)
+        number = click.prompt(
+            "\nNumber", type=click.IntRange(1, len(titles)), default=1
+        )
         if number <= len(offers):
             done = _take(config, offers[number - 1], asks=True)
         elif number == len(offers) + 1:
@@ -112,9 +150,16 @@ def _take(config: Config, offer: Offer, *, asks: bool) -> bool:
 def _connect(config: Config) -> bool:
     from tenax.models.found import models_at, reach  # noqa: PLC0415  (brings the models along)
 
-    api: Api = click.prompt("It speaks as", type=click.Choice(["openai", "anthropic"]), default="openai")
+    api: Api = click.prompt(
+        "It speaks as", type=click.Choice(["openai", "anthropic"]), default="openai"
+    )
     url = click.prompt("Address", default=USUAL[api][0])
-    typed = click.prompt("Key (not shown; empty for none)", hide_input=True, default="", show_default=False)
+    typed = click.prompt(
+        "Key (not shown; empty for none)",
+        hide_input=True,
+        default="",
+        show_default=False,
+    )
     key = Secret(typed, "what was typed") if typed.strip() else None
     models = asyncio.run(models_at(api, url, key))
     if isinstance(models, Failure):
@@ -132,7 +177,9 @@ def _model(models: list[str]) -> str:
         click.echo(f"     and {len(models) - MODELS_SHOWN_MAX} more, by name")
     numbered = {str(n): each for n, each in enumerate(models, 1)}
     while True:
-        given = click.prompt(f"Model [{one_line(models[0])}]", default=models[0], show_default=False).strip()
+        given = click.prompt(
+            f"Model [{one_line(models[0])}]", default=models[0], show_default=False
+        ).strip()
         if given in models:
             return str(given)
         if given in numbered:
@@ -181,13 +228,23 @@ def _install(*, quiet: bool) -> int:
             tell_failure(wrong)
             return FAILED
     if not quiet:
-        click.echo("The practice model is installed. Choose it with: tenax setup --use practice")
+        click.echo(
+            "The practice model is installed. Choose it with: tenax setup --use practice"
+        )
     return 0
 
 
 def _pip(*args: str) -> str:
     """Install, never compile. Nothing, or what went wrong in a sentence."""
-    command = [sys.executable, "-P", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
     try:
         done = subprocess.run(  # noqa: S603  (our own Python)
             [*command, "--only-binary", ":all:", *args],
@@ -208,5 +265,8 @@ def _pip(*args: str) -> str:
         return f"{args[-1]} could not be fetched. Is this machine on the network?"
     if "No matching distribution" in said:
         return f"There is no practice model for this machine: {args[-1]} is not built for it."
-    last = next((line for line in reversed(said.splitlines()) if line.strip()), "it does not say why")
+    last = next(
+        (line for line in reversed(said.splitlines()) if line.strip()),
+        "it does not say why",
+    )
     return f"pip did not install {args[-1]}: {one_line(last)[:200]}"

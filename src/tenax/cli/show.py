@@ -39,13 +39,21 @@ _STATES = {
     show_default=True,
     help="How many rows.",
 )
-@click.option("--changes", is_flag=True, help="What its last turns changed in the folder, as diffs.")
+@click.option(
+    "--changes",
+    is_flag=True,
+    help="What its last turns changed in the folder, as diffs.",
+)
 @json_option
 @pass_config
-def show(config: Config, conversation: str, *, limit: int, changes: bool, as_json: bool) -> None:
+def show(
+    config: Config, conversation: str, *, limit: int, changes: bool, as_json: bool
+) -> None:
     """Show what was said in a conversation."""
     if not exists(config.store_url):
-        raise NoSuchConversation(f"There is no conversation {conversation}.", hint="run: tenax list")
+        raise NoSuchConversation(
+            f"There is no conversation {conversation}.", hint="run: tenax list"
+        )
 
     async def work(runtime: Runtime) -> Sequence[Row | TurnChanges]:
         if changes:
@@ -56,7 +64,10 @@ def show(config: Config, conversation: str, *, limit: int, changes: bool, as_jso
     if as_json:
         print_json(rows)
         return
-    told = ["\n".join(changed(row)) if isinstance(row, TurnChanges) else _paragraph(row) for row in rows]
+    told = [
+        "\n".join(changed(row)) if isinstance(row, TurnChanges) else _paragraph(row)
+        for row in rows
+    ]
     click.echo("\n\n".join(told))
 
 
@@ -73,4 +84,6 @@ def _paragraph(row: Row) -> str:
     if row.kind == "memory":
         return f"-- {noted(row)}"
     name = one_line(row.author) or _NAMES[row.kind]
-    return f"{name}, {minute(row.at)}{_STATES.get(row.state, '')}\n{with_files(text, row)}"
+    return (
+        f"{name}, {minute(row.at)}{_STATES.get(row.state, '')}\n{with_files(text, row)}"
+    )

@@ -24,16 +24,24 @@ def list_skills(config: Config, *, as_json: bool) -> None:
         return
     if not found:
         own = config.places.data / "skills"
-        click.echo(f"There are no skills. One is a folder in {own} with a SKILL.md.", err=True)
+        click.echo(
+            f"There are no skills. One is a folder in {own} with a SKILL.md.", err=True
+        )
     for each in found:
         whose = "yours" if each.own else "the folder's"
         said = f"not used: {each.problem}" if each.problem else each.description
-        click.echo(f"{pad(one_line(each.name), 20)}  {pad(whose, 12)}  {one_line(said)}")
+        click.echo(
+            f"{pad(one_line(each.name), 20)}  {pad(whose, 12)}  {one_line(said)}"
+        )
 
 
 def broken(config: Config) -> dict[str, str]:
     """Folders that should be skills and are none, and why."""
-    return {str(each.root.joinpath(*each.parts)): each.problem for each in _all(config) if each.problem}
+    return {
+        str(each.root.joinpath(*each.parts)): each.problem
+        for each in _all(config)
+        if each.problem
+    }
 
 
 def _all(config: Config) -> list[Skill]:

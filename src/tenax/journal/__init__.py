@@ -40,8 +40,14 @@ def open(  # noqa: A001
     clock = clock or SystemClock()
     ids = Ids(clock)
     if url.startswith("sqlite:///"):
-        store = SqliteStore(Path(url.removeprefix("sqlite:///")), clock, ids, patience=patience)
-        return Journal(store, user, _search(store, SqliteSearch(store, Path(f"{store.path}-search"))))
+        store = SqliteStore(
+            Path(url.removeprefix("sqlite:///")), clock, ids, patience=patience
+        )
+        return Journal(
+            store,
+            user,
+            _search(store, SqliteSearch(store, Path(f"{store.path}-search"))),
+        )
     if url.startswith(("postgresql://", "postgres://")):
         return _postgres(url, user, clock, ids, patience, witness)
     if url == "memory:":
@@ -84,7 +90,12 @@ def _search(store: Store, index: SearchIndex) -> Search:
 
 
 def _postgres(
-    url: str, user: str | None, clock: Clock, ids: Ids, patience: float, witness: Path | None
+    url: str,
+    user: str | None,
+    clock: Clock,
+    ids: Ids,
+    patience: float,
+    witness: Path | None,
 ) -> Journal:
     try:
         from tenax.journal.postgres import PostgresStore  # noqa: PLC0415  (psycopg is an extra)

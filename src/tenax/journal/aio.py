@@ -60,11 +60,15 @@ class Twin(Generic[S]):
         self._threads = threads
 
 
-def awaited(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[Twin[S], P], Awaitable[T]]:
+def awaited(
+    method: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[Twin[S], P], Awaitable[T]]:
     """The same method, for a twin: it runs on one of the twin's threads."""
 
     async def call(self: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._threads.run(functools.partial(method, self._behind, *args, **kwargs))
+        return await self._threads.run(
+            functools.partial(method, self._behind, *args, **kwargs)
+        )
 
     return functools.update_wrapper(call, method)
 
@@ -84,7 +88,10 @@ class AsyncJournal(Twin[Journal]):
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.close()
 
@@ -131,7 +138,9 @@ class AsyncJournal(Twin[Journal]):
         self, conversation: str, opened: ConversationOpened, entries: Sequence[Entry]
     ) -> list[Recorded]:
         """As `Journal.load`."""
-        return await self._submit(self.journal.prepare_load(conversation, opened, entries))
+        return await self._submit(
+            self.journal.prepare_load(conversation, opened, entries)
+        )
 
     async def _submit(self, append: Append) -> list[Recorded]:
         store = self.journal.store
@@ -143,7 +152,9 @@ class AsyncJournal(Twin[Journal]):
             error = outcome.exception()
             if error is not None and not isinstance(error, TenaxError):
                 raise
-            said = CancelledAppend(append.append_id, [] if error else outcome.result(), error)
+            said = CancelledAppend(
+                append.append_id, [] if error else outcome.result(), error
+            )
             raise asyncio.CancelledError(said) from None
 
     async def tail(
@@ -152,8 +163,12 @@ class AsyncJournal(Twin[Journal]):
         """As `Journal.tail`, until its task is cancelled; with `one_life`, until the store has another incarnation."""
         loop, hint = asyncio.get_running_loop(), asyncio.Event()
         num = await self._threads.run(lambda: self.journal.number(conversation))
-        place = after if isinstance(after, Place) else await self.place(conversation, after)
-        with self.journal.store.hub.listening(num, functools.partial(call_in, loop, hint.set)):
+        place = (
+            after if isinstance(after, Place) else await self.place(conversation, after)
+        )
+        with self.journal.store.hub.listening(
+            num, functools.partial(call_in, loop, hint.set)
+        ):
             while True:
                 hint.clear()
                 page = await self.read(conversation, after=place.after, limit=TAIL_PAGE)
@@ -167,7 +182,8 @@ class AsyncJournal(Twin[Journal]):
                     place.take(recorded)
                 if len(page) < TAIL_PAGE:
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(1.0):  # wait_for of Python 3.11 may swallow a cancel
+                        # wait_for of Python 3.11 may swallow a cancel
+                        async with asyncio.timeout(1.0):
                             await hint.wait()
 
     async def wait(self, conversation: str, after: int, *, seconds: float) -> bool:
@@ -175,7 +191,9 @@ class AsyncJournal(Twin[Journal]):
         loop, hint = asyncio.get_running_loop(), asyncio.Event()
         deadline = loop.time() + seconds
         num = await self._threads.run(lambda: self.journal.number(conversation))
-        with self.journal.store.hub.listening(num, functools.partial(call_in, loop, hint.set)):
+        with self.journal.store.hub.listening(
+            num, functools.partial(call_in, loop, hint.set)
+        ):
             while True:
                 hint.clear()
                 if (await self.head(conversation)).head > after:
@@ -292,7 +310,9 @@ class Threads:
         if thread is not None:
             self._threads.append(thread)
         elif not self._threads:
-            raise StoreUnavailable("There is no room for one more thread on this machine.")
+            raise StoreUnavailable(
+                "There is no room for one more thread on this machine."
+            )
 
     def stop(self) -> None:
         """Let the threads end when they have nothing left to do."""
@@ -305,7 +325,11 @@ class Threads:
             call()
 
 
-def _resolve(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:  # noqa: ANN401
+def _resolve(
+    future: asyncio.Future[Any],
+    result: Any,  # noqa: ANN401
+    error: BaseException | None,
+) -> None:
     if future.done():
         return
     if error is not None:

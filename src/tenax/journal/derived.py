@@ -92,7 +92,11 @@ class Derived:
         self.stretches: dict[str, DerivedStretch] = {}
         self.runs: dict[str, DerivedRun] = {}
         self.authors: set[str] = set()
-        self.list: dict[str, str | int | None] = {"title": None, "pinned": 0, "archived": 0}
+        self.list: dict[str, str | int | None] = {
+            "title": None,
+            "pinned": 0,
+            "archived": 0,
+        }
         self._kinds: dict[int, str] = {}
         self._killed: dict[int, list[int]] = {}
         self._waiting: set[int] = set()
@@ -100,18 +104,26 @@ class Derived:
         self._edits: list[tuple[int, Event | Unknown]] = []
         self._title_at = 0
 
-    def fold(self, seq: int, at: int, run: str | None, kind: str, event: Event | Unknown) -> None:
+    def fold(
+        self, seq: int, at: int, run: str | None, kind: str, event: Event | Unknown
+    ) -> None:
         """Take one fact in. Raises what `apply` raises: then the journal holds what no append would have stored."""
         if kind in _COUNTED:
             self.settle()
         self.note(seq, kind, event, apply(self.state, seq, at, run, kind, event, self))
 
-    def note(self, seq: int, kind: str, event: Event | Unknown, changes: Sequence[Change]) -> None:
+    def note(
+        self, seq: int, kind: str, event: Event | Unknown, changes: Sequence[Change]
+    ) -> None:
         self._kinds[seq] = kind
         if kind == "conversation.titled":
             self._title_at = seq
         if isinstance(
-            event, ConversationRewound | ConversationCleared | ConversationRestored | ContentErased
+            event,
+            ConversationRewound
+            | ConversationCleared
+            | ConversationRestored
+            | ContentErased,
         ):
             self._edits.append((seq, event))
         for change in changes:
@@ -124,7 +136,9 @@ class Derived:
                 if waiting:
                     self._waiting.add(seq)
             case KillRows(after, by):
-                self._killed[by] = [seq for seq, row in self._rows_after(after) if not row.dead]
+                self._killed[by] = [
+                    seq for seq, row in self._rows_after(after) if not row.dead
+                ]
                 for seq in self._killed[by]:
                     self.rows[seq].dead = by
             case ReviveRows(_, by):
@@ -141,7 +155,12 @@ class Derived:
                 self.stretches[name] = DerivedStretch(parent, at, seq, covers_to)
             case EndStretch(name, seq, at, reason, messages):
                 ended = self.stretches[name]
-                ended.ended_at, ended.ended_seq, ended.reason, ended.messages = at, seq, reason, messages
+                ended.ended_at, ended.ended_seq, ended.reason, ended.messages = (
+                    at,
+                    seq,
+                    reason,
+                    messages,
+                )
             case OpenRun(run, seq):
                 self._run(run).started_seq = seq
             case CloseRun(run, seq, outcome):
@@ -176,14 +195,20 @@ class Derived:
         return self.state
 
     def _recount(self) -> None:
-        standing = [seq for seq, row in self.rows.items() if not row.dead and row.role <= MESSAGE_ROLES]
+        standing = [
+            seq
+            for seq, row in self.rows.items()
+            if not row.dead and row.role <= MESSAGE_ROLES
+        ]
         state = self.state
         state.messages = len(standing)
         state.stretch_messages = sum(seq >= state.stretch_from for seq in standing)
         state.unanswered = self.first_waiting(())
         for stretch in self.stretches.values():
             if stretch.ended_seq is not None:
-                stretch.messages = sum(stretch.opened_seq <= seq <= stretch.ended_seq for seq in standing)
+                stretch.messages = sum(
+                    stretch.opened_seq <= seq <= stretch.ended_seq for seq in standing
+                )
 
     # -- the Lookup that `apply` asks ------------------------------------------------------------------------
 
@@ -200,13 +225,22 @@ class Derived:
         return self._title_at if self._title_at in self._kinds else 0
 
     def first_waiting(self, taken: Sequence[int]) -> int:
-        return min((seq for seq in self._waiting if not self.rows[seq].dead and seq not in taken), default=0)
+        return min(
+            (
+                seq
+                for seq in self._waiting
+                if not self.rows[seq].dead and seq not in taken
+            ),
+            default=0,
+        )
 
     def edits_since(self, since: int) -> list[Event | Unknown]:
         return [event for seq, event in self._edits if seq > since]
 
 
-def stand_in(kind: str, seq: int, first: int | None, waiting: int | None) -> Event | Unknown:
+def stand_in(
+    kind: str, seq: int, first: int | None, waiting: int | None
+) -> Event | Unknown:
     """What to fold in the place of an erased event.
 
     Whether it asked, and which request it answered, were in its body; `first` and `waiting` still say it.

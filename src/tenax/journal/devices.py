@@ -44,7 +44,9 @@ class Device(msgspec.Struct, frozen=True):
 
     def has_key(self, key: str, port: int) -> bool:
         """Whether this is the key of the device at this port. False for a device from a list."""
-        return bool(self.key_hash) and hmac.compare_digest(_hashed(f"{port}.{key}"), self.key_hash)
+        return bool(self.key_hash) and hmac.compare_digest(
+            _hashed(f"{port}.{key}"), self.key_hash
+        )
 
 
 class SignedIn(msgspec.Struct, frozen=True):
@@ -65,7 +67,11 @@ class Devices:
 
     def add(self, user: str, name: str, port: int) -> SignedIn:
         """Sign a browser in, with a server that listens on this port. Devices that are too old or too many lose their rows."""
-        id, secret, key = secrets.token_hex(6), secrets.token_urlsafe(32), secrets.token_urlsafe(32)  # noqa: A001
+        id, secret, key = (  # noqa: A001
+            secrets.token_hex(6),
+            secrets.token_urlsafe(32),
+            secrets.token_urlsafe(32),
+        )
         now = self._clock.now_us()
         name = name[:NAME_CHARS_MAX]
         device = Device(id, user, name, now, now, _hashed(f"{port}.{key}"))
@@ -90,7 +96,9 @@ class Devices:
             return None
         id, owner, name, made_at, seen_at, cookie_hash, key_hash = rows[0]  # noqa: A001
         device = Device(id, owner, name, made_at, seen_at, key_hash)
-        if device.made_at <= self._since() or not hmac.compare_digest(_hashed(secret), cookie_hash):
+        if device.made_at <= self._since() or not hmac.compare_digest(
+            _hashed(secret), cookie_hash
+        ):
             return None
         return device
 
@@ -103,26 +111,38 @@ class Devices:
         """Return the ids of the devices that are neither revoked nor expired."""
         since = self._since()
         return self._store.read(
-            lambda tx: {id for id in ids if tx.run("is_device", {"id": id, "since": since})}  # noqa: A001
+            lambda tx: {
+                id
+                for id in ids  # noqa: A001
+                if tx.run("is_device", {"id": id, "since": since})
+            }
         )
 
     def note_seen(self, id: str) -> None:  # noqa: A002  (the field's name)
         """The device asked for something just now."""
         where = {"id": id, "at": self._clock.now_us()}
-        self._store.change(lambda tx: tx.run("device_seen", where), even_incomplete=True)
+        self._store.change(
+            lambda tx: tx.run("device_seen", where), even_incomplete=True
+        )
 
     def revoke(self, id: str, user: str | None = None) -> None:  # noqa: A002
         """Sign a device out, however old, if it is of this user or of any. Raises NoSuchConversation."""
         where = {"id": id, "owner": user}
-        if not self._store.change(lambda tx: tx.run("revoke_device", where), even_incomplete=True):
+        if not self._store.change(
+            lambda tx: tx.run("revoke_device", where), even_incomplete=True
+        ):
             raise NoSuchConversation(
-                f"There is no device {id:.60}.", hint="look at the list: tenax link --list"
+                f"There is no device {id:.60}.",
+                hint="look at the list: tenax link --list",
             )
 
     def revoke_all(self, user: str | None) -> int:
         """Sign out all devices of this user, or of all users, however old. Returns how many there were."""
         return len(
-            self._store.change(lambda tx: tx.run("revoke_devices", {"owner": user}), even_incomplete=True)
+            self._store.change(
+                lambda tx: tx.run("revoke_devices", {"owner": user}),
+                even_incomplete=True,
+            )
         )
 
     def now_us(self) -> int:

@@ -83,7 +83,9 @@ class Facts:
 
     def __init__(self, journal: Journal) -> None:
         if journal.user is None:
-            raise InvalidInput("This handle belongs to no user.", hint="use journal.of(user)")
+            raise InvalidInput(
+                "This handle belongs to no user.", hint="use journal.of(user)"
+            )
         self._journal = journal
         self._user = journal.user
         self._store = journal.store
@@ -111,7 +113,9 @@ class Facts:
             else:
                 old = self._seen(write, *replaces)
                 self._put(write, old, key=None, state="removed", place=write.place)
-            new = Fact(fact, 0, "standing", text, about, write.by, 0, None, None, None, None)
+            new = Fact(
+                fact, 0, "standing", text, about, write.by, 0, None, None, None, None
+            )
             self._put(write, _Kept(new, write.place, write.scope, None), other=replaces)
 
         return self._write(work, by, conversation, seq, key)
@@ -130,7 +134,10 @@ class Facts:
     ) -> Fact:
         """Say it otherwise. Raises FactChanged if version `was` is no longer the last."""
         if text is None and about is None:
-            raise InvalidInput("There is nothing to change in this.", hint="give a text, or what it is about")
+            raise InvalidInput(
+                "There is nothing to change in this.",
+                hint="give a text, or what it is about",
+            )
         line = None if text is None else _line(text)
         kind = None if about is None else _one_of("about", about, About)
 
@@ -140,7 +147,12 @@ class Facts:
             place = old.place if write.place is None and same else write.place
             scope = old.scope if write.scope is None else write.scope
             self._put(
-                write, old, text=line or old.fact.text, about=kind or old.fact.about, place=place, scope=scope
+                write,
+                old,
+                text=line or old.fact.text,
+                about=kind or old.fact.about,
+                place=place,
+                scope=scope,
             )
 
         return self._write(work, by, conversation, seq, key)
@@ -158,7 +170,9 @@ class Facts:
         """Forget it. Its versions stay, so that it can be undone; erasing the message it comes from takes them too."""
 
         def work(write: _Write) -> None:
-            self._put(write, self._seen(write, id, was), state="removed", place=write.place)
+            self._put(
+                write, self._seen(write, id, was), state="removed", place=write.place
+            )
 
         return self._write(work, by, conversation, seq, key)
 
@@ -202,7 +216,9 @@ class Facts:
         _one_of("by", by, By)
         name = self._journal.ids.append().hex() if key is None else check_id("key", key)
         if (conversation is None) != (seq is None):
-            raise InvalidInput("A place is a conversation and a seq in it, not one of them.")
+            raise InvalidInput(
+                "A place is a conversation and a seq in it, not one of them."
+            )
         num = None if conversation is None else self._num(conversation)
 
         def once(tx: Tx) -> Fact:
@@ -214,7 +230,9 @@ class Facts:
 
         return self._store.change(once)
 
-    def _from(self, tx: Tx, by: By, num: int | None, seq: int | None, key: str) -> _Write:
+    def _from(
+        self, tx: Tx, by: By, num: int | None, seq: int | None, key: str
+    ) -> _Write:
         if num is None or seq is None:
             return _Write(tx, by, None, None, key)
         place = bounds(num)[0] + seq
@@ -242,16 +260,29 @@ class Facts:
     def _room(self, write: _Write) -> None:
         if write.tx.run("facts_standing", {"owner": self._user})[0][0] >= FACTS_MAX:
             raise InvalidInput(
-                f"{FACTS_MAX:,} facts are remembered already.", hint="forget some of them first"
+                f"{FACTS_MAX:,} facts are remembered already.",
+                hint="forget some of them first",
             )
 
-    def _put(self, write: _Write, old: _Kept, *, other: tuple[str, int] | None = None, **to: Any) -> None:  # noqa: ANN401
+    def _put(
+        self,
+        write: _Write,
+        old: _Kept,
+        *,
+        other: tuple[str, int] | None = None,
+        **to: Any,  # noqa: ANN401
+    ) -> None:
         """The version after `old`: as it was, but for what is said here."""
         name, replaced = other or (None, None)
         row = {"state": old.fact.state, "text": old.fact.text, "about": old.fact.about, "place": old.place,
                "scope": old.scope, "key": write.key, **to}  # fmt: skip
         key = {"owner": self._user, "id": old.fact.id, "version": old.fact.version + 1}
-        row |= {"by": write.by, "at": self._journal.clock.now_us(), "replaces": name, "replaced": replaced}
+        row |= {
+            "by": write.by,
+            "at": self._journal.clock.now_us(),
+            "replaces": name,
+            "replaced": replaced,
+        }
         write.tx.run("put_fact", {**key, **row})
 
     # -- reading ---------------------------------------------------------------------------------------------
@@ -262,11 +293,15 @@ class Facts:
 
     def versions(self, id: str) -> list[Fact]:  # noqa: A002
         """All that it has been, oldest first. Raises InvalidInput if there is none."""
-        return [each.fact for each in self._store.read(lambda tx: self._versions(tx, id))]
+        return [
+            each.fact for each in self._store.read(lambda tx: self._versions(tx, id))
+        ]
 
     def standing(self) -> list[Fact]:
         """All that stand, newest first: for the person."""
-        return [_kept(row).fact for row in self._store.query("remembered", owner=self._user)]
+        return [
+            _kept(row).fact for row in self._store.query("remembered", owner=self._user)
+        ]
 
     def usable(self, conversation: str) -> list[Fact]:
         """What may be recalled into this conversation, newest first.
@@ -275,7 +310,13 @@ class Facts:
         """
         num = self._num(conversation)
         low, high = bounds(num)
-        where = {"owner": self._user, "num": num, "low": low, "high": high, "version": INDEX_VERSION}
+        where = {
+            "owner": self._user,
+            "num": num,
+            "low": low,
+            "high": high,
+            "version": INDEX_VERSION,
+        }
         return [_kept(row).fact for row in self._store.query("usable", **where)]
 
     def revision(self) -> int:
@@ -290,7 +331,11 @@ class Facts:
         return found
 
     def _rows(self, tx: Tx, id: str) -> list[_Kept]:  # noqa: A002
-        rows = tx.run("fact_versions", {"owner": self._user, "id": id}) if is_id(id) else []
+        rows = (
+            tx.run("fact_versions", {"owner": self._user, "id": id})
+            if is_id(id)
+            else []
+        )
         return [_kept(row) for row in rows]
 
     def _num(self, conversation: str) -> int:
@@ -315,13 +360,18 @@ def told_in(store: Store, user: str, place: int) -> set[tuple[str, int]]:
 
 def _kept(row: tuple[Any, ...]) -> _Kept:
     place = row[8]
-    columns: list[Any] = [*row[:8], None if place is None else place & ALL_SEQS, *row[9:11]]
+    columns: list[Any] = [
+        *row[:8],
+        None if place is None else place & ALL_SEQS,
+        *row[9:11],
+    ]
     return _Kept(Fact(*columns), place, row[11], row[12])
 
 
 def _missing(id: str) -> InvalidInput:  # noqa: A002
     return InvalidInput(
-        f"There is no fact {id:.60}.", hint="look at what is remembered, and name one of that"
+        f"There is no fact {id:.60}.",
+        hint="look at what is remembered, and name one of that",
     )
 
 
@@ -340,15 +390,20 @@ def _line(text: object) -> str:
         raise InvalidInput("A fact is text, without a NUL or half of a surrogate pair.")
     line = " ".join(each for line in text.splitlines() if (each := line.strip()))
     if not line:
-        raise InvalidInput("There is nothing to remember in this.", hint="give a sentence")
+        raise InvalidInput(
+            "There is nothing to remember in this.", hint="give a sentence"
+        )
     if len(line) > TEXT_CHARS_MAX:
         raise TooLarge(
-            f"A fact has at most {TEXT_CHARS_MAX:,} characters, not {len(line):,}.", hint="say it shorter"
+            f"A fact has at most {TEXT_CHARS_MAX:,} characters, not {len(line):,}.",
+            hint="say it shorter",
         )
     return line
 
 
 def _one_of(what: str, value: Any, kinds: Any) -> Any:  # noqa: ANN401  (one of a Literal's values)
     if value not in get_args(kinds):
-        raise InvalidInput(f"`{what}` is one of {', '.join(get_args(kinds))}, not {str(value)[:40]!r}.")
+        raise InvalidInput(
+            f"`{what}` is one of {', '.join(get_args(kinds))}, not {str(value)[:40]!r}."
+        )
     return value

@@ -17,7 +17,13 @@ from urllib.parse import unquote, urlsplit
 
 from tenax.errors import CannotOpen, StoreMisused
 
-__all__ = ["forks", "make_private", "protect", "refuse_after_fork", "refuse_network_file_system"]
+__all__ = [
+    "forks",
+    "make_private",
+    "protect",
+    "refuse_after_fork",
+    "refuse_network_file_system",
+]
 
 _NETWORK = frozenset(
     {
@@ -78,7 +84,10 @@ def _is_protected_shm(target: object) -> bool:
     if not isinstance(target, str | bytes):
         return False
     name = os.fsdecode(target)
-    return name.endswith("-shm") and os.path.realpath(name.removesuffix("-shm")) in _protected
+    return (
+        name.endswith("-shm")
+        and os.path.realpath(name.removesuffix("-shm")) in _protected
+    )
 
 
 def _file_of(target: object) -> str | None:

@@ -57,12 +57,17 @@ class Hub:
             return
         with self._lock:
             wanted = self._listeners if nums is None else {ANY, *nums}
-            callbacks = [each for num in wanted for each in self._listeners.get(num, ())]
+            callbacks = [
+                each for num in wanted for each in self._listeners.get(num, ())
+            ]
         for callback in callbacks:
             callback()
 
 
-def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:
+def call_in(
+    loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object
+) -> None:
     """Have this called in a loop, from any thread. One that has ended waits for nothing any more."""
-    with suppress(RuntimeError):  # to ask first whether it is closed would be a moment too early
+    # to ask first whether it is closed would be a moment too early
+    with suppress(RuntimeError):
         loop.call_soon_threadsafe(callback, *args)

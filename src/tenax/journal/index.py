@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
-from tenax.errors import HeadMoved, InvalidInput, RunConflict, SessionEnded, StretchMoved
+from tenax.errors import (
+    HeadMoved,
+    InvalidInput,
+    RunConflict,
+    SessionEnded,
+    StretchMoved,
+)
 from tenax.events import (
     ApprovalAsked,
     ContentErased,
@@ -283,12 +289,20 @@ class Lookup(Protocol):
     def edits_since(self, since: int) -> list[Event | Unknown]:
         """Rewinds, clears, restores and erasures after this seq, in order."""
 
-    def note(self, seq: int, kind: str, event: Event | Unknown, changes: Sequence[Change], /) -> None:
+    def note(
+        self, seq: int, kind: str, event: Event | Unknown, changes: Sequence[Change], /
+    ) -> None:
         """Take in what was just applied, where the store does not have it yet."""
 
 
 def apply(
-    state: HeadState, seq: int, at: int, run: str | None, kind: str, event: Event | Unknown, look: Lookup
+    state: HeadState,
+    seq: int,
+    at: int,
+    run: str | None,
+    kind: str,
+    event: Event | Unknown,
+    look: Lookup,
 ) -> Sequence[Change]:
     """Move `state` over one fact and say what else changes. Raises what refuses the append; then nothing is stored.
 
@@ -309,14 +323,21 @@ class _At(NamedTuple):
 
 
 def _message(
-    state: HeadState, seq: int, at: int, run: str | None, role: int, event: Event | Unknown
+    state: HeadState,
+    seq: int,
+    at: int,
+    run: str | None,
+    role: int,
+    event: Event | Unknown,
 ) -> Sequence[Change]:
     state.revision = seq
     first = seq
     waiting = 0
     if role <= MESSAGE_ROLES:
         if state.stretch_name is None:
-            raise SessionEnded("This conversation was ended; it takes no more messages.")
+            raise SessionEnded(
+                "This conversation was ended; it takes no more messages."
+            )
         state.messages += 1
         state.stretch_messages += 1
         if isinstance(event, MessageUser) and event.ask:
@@ -324,7 +345,9 @@ def _message(
             state.unanswered = state.unanswered or seq
     if isinstance(event, _ANSWERS) and event.request:
         if not 0 < event.request < seq:
-            raise InvalidInput(f"An answer at {seq} cannot belong to request {event.request}.")
+            raise InvalidInput(
+                f"An answer at {seq} cannot belong to request {event.request}."
+            )
         first = event.request
     row = PutRow(seq, first, role, waiting)
     if isinstance(event, MessageUser) and event.author and event.author != state.user:
@@ -342,29 +365,57 @@ def _named(run: str | None, kind: str) -> str:
     return run
 
 
-def _opened(state: HeadState, here: _At, event: ConversationOpened, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
+def _opened(
+    state: HeadState,
+    here: _At,
+    event: ConversationOpened,
+    look: Lookup,  # noqa: ARG001
+) -> Sequence[Change]:
     if here.seq != 1:
         raise InvalidInput("A conversation is opened once, by its first event.")
     if event.user != state.user:
-        raise InvalidInput("A conversation is opened for the user whose handle opens it.")
+        raise InvalidInput(
+            "A conversation is opened for the user whose handle opens it."
+        )
     return (_open_stretch(state, here, event.stretch, event.parent, 0),)
 
 
-def _open_stretch(state: HeadState, here: _At, name: str, parent: str | None, covers_to: int) -> OpenStretch:
-    state.stretch_name, state.stretch_from, state.stretch_covers = name, here.seq, covers_to
+def _open_stretch(
+    state: HeadState, here: _At, name: str, parent: str | None, covers_to: int
+) -> OpenStretch:
+    state.stretch_name, state.stretch_from, state.stretch_covers = (
+        name,
+        here.seq,
+        covers_to,
+    )
     state.stretch_messages = 0
     return OpenStretch(name, parent, here.seq, here.at, covers_to)
 
 
-def _titled(state: HeadState, here: _At, event: ConversationTitled, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
+def _titled(
+    state: HeadState,  # noqa: ARG001
+    here: _At,  # noqa: ARG001
+    event: ConversationTitled,
+    look: Lookup,  # noqa: ARG001
+) -> Sequence[Change]:
     return (SetList("title", event.title),)
 
 
-def _pinned(state: HeadState, here: _At, event: ConversationPinned, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
+def _pinned(
+    state: HeadState,  # noqa: ARG001
+    here: _At,  # noqa: ARG001
+    event: ConversationPinned,
+    look: Lookup,  # noqa: ARG001
+) -> Sequence[Change]:
     return (SetList("pinned", int(event.pinned)),)
 
 
-def _archived(state: HeadState, here: _At, event: ConversationArchived, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
+def _archived(
+    state: HeadState,  # noqa: ARG001
+    here: _At,  # noqa: ARG001
+    event: ConversationArchived,
+    look: Lookup,  # noqa: ARG001
+) -> Sequence[Change]:
     return (SetList("archived", int(event.archived)),)
 
 
@@ -373,7 +424,9 @@ def _no_run(state: HeadState, what: str) -> None:
         raise RunConflict(f"A run is open; {what} has to wait until it ends.")
 
 
-def _rewound(state: HeadState, here: _At, event: ConversationRewound, look: Lookup) -> Sequence[Change]:
+def _rewound(
+    state: HeadState, here: _At, event: ConversationRewound, look: Lookup
+) -> Sequence[Change]:
     _no_run(state, "undo")
     if not state.stretch_from <= event.to < here.seq:
         raise InvalidInput(
@@ -381,25 +434,38 @@ def _rewound(state: HeadState, here: _At, event: ConversationRewound, look: Look
             hint="fork the conversation from that message instead",
         )
     if not look.standing_after(event.to):
-        raise InvalidInput(f"Nothing stands after seq {event.to}; there is nothing to undo.")
+        raise InvalidInput(
+            f"Nothing stands after seq {event.to}; there is nothing to undo."
+        )
     state.revision = state.epoch = state.turns = here.seq
     return KillRows(event.to, here.seq), Recount(event.to)
 
 
-def _cleared(state: HeadState, here: _At, event: ConversationCleared, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
+def _cleared(
+    state: HeadState,
+    here: _At,
+    event: ConversationCleared,  # noqa: ARG001
+    look: Lookup,  # noqa: ARG001
+) -> Sequence[Change]:
     _no_run(state, "clearing")
     state.revision = state.epoch = state.turns = here.seq
     state.context_from = here.seq + 1
     return KillRows(0, here.seq), Recount(0)
 
 
-def _restored(state: HeadState, here: _At, event: ConversationRestored, look: Lookup) -> Sequence[Change]:
+def _restored(
+    state: HeadState, here: _At, event: ConversationRestored, look: Lookup
+) -> Sequence[Change]:
     _no_run(state, "bringing back")
     kind = look.kind_at(event.of) if 0 < event.of < here.seq else None
     if kind not in _EDITS or not look.killed_by(event.of):
-        raise InvalidInput(f"Seq {event.of} is no undo or clear that could be taken back.")
+        raise InvalidInput(
+            f"Seq {event.of} is no undo or clear that could be taken back."
+        )
     if kind == "conversation.rewound" and look.standing_after(event.of):
-        raise InvalidInput("The conversation has gone on since that undo; it can no longer be taken back.")
+        raise InvalidInput(
+            "The conversation has gone on since that undo; it can no longer be taken back."
+        )
     state.revision = state.epoch = state.turns = here.seq
     state.context_from = state.stretch_covers + 1
     edit = next(iter(look.edits_since(event.of - 1)), None)
@@ -407,23 +473,35 @@ def _restored(state: HeadState, here: _At, event: ConversationRestored, look: Lo
     return ReviveRows(after, event.of), Recount(after)
 
 
-def _ended(state: HeadState, here: _At, event: StretchEnded, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
+def _ended(
+    state: HeadState,
+    here: _At,
+    event: StretchEnded,
+    look: Lookup,  # noqa: ARG001
+) -> Sequence[Change]:
     _head_stretch(state, event.stretch)
     return (_end_stretch(state, here, event.reason),)
 
 
 def _head_stretch(state: HeadState, name: str) -> None:
     if state.stretch_name != name:
-        raise StretchMoved(f"{name} is not the open stretch of this conversation.", by=state.stretch_name)
+        raise StretchMoved(
+            f"{name} is not the open stretch of this conversation.",
+            by=state.stretch_name,
+        )
 
 
 def _end_stretch(state: HeadState, here: _At, reason: str) -> EndStretch:
-    ended = EndStretch(state.stretch_name or "", here.seq, here.at, reason, state.stretch_messages)
+    ended = EndStretch(
+        state.stretch_name or "", here.seq, here.at, reason, state.stretch_messages
+    )
     state.stretch, state.stretch_name, state.stretch_messages = 0, None, 0
     return ended
 
 
-def _compacted(state: HeadState, here: _At, event: ContextCompacted, look: Lookup) -> Sequence[Change]:
+def _compacted(
+    state: HeadState, here: _At, event: ContextCompacted, look: Lookup
+) -> Sequence[Change]:
     _head_stretch(state, event.parent)
     if not state.stretch_covers <= event.covers_to < here.seq:
         raise InvalidInput(f"A summary cannot cover up to {event.covers_to} here.")
@@ -451,7 +529,9 @@ def check_unedited(look: Lookup, upto: int, since: int) -> None:
             )
 
 
-def _erased(state: HeadState, here: _At, event: ContentErased, look: Lookup) -> Sequence[Change]:
+def _erased(
+    state: HeadState, here: _At, event: ContentErased, look: Lookup
+) -> Sequence[Change]:
     if not event.seqs:
         raise InvalidInput("An erasure has to name what it erases.")
     for seq in event.seqs:
@@ -460,41 +540,68 @@ def _erased(state: HeadState, here: _At, event: ContentErased, look: Lookup) -> 
             raise InvalidInput(f"Seq {seq} holds no text that could be erased.")
     state.revision = state.epoch = here.seq
     erased = EraseBodies(tuple(event.seqs))
-    return (erased, SetList("title", None)) if look.title_at() in event.seqs else (erased,)
+    return (
+        (erased, SetList("title", None)) if look.title_at() in event.seqs else (erased,)
+    )
 
 
-def _run_started(state: HeadState, here: _At, event: RunStarted, look: Lookup) -> Sequence[Change]:
+def _run_started(
+    state: HeadState, here: _At, event: RunStarted, look: Lookup
+) -> Sequence[Change]:
     _no_run(state, "another one")
     state.run = _named(here.run, "run.started")
     return OpenRun(state.run, here.seq), *_taken(state, here, event.inputs, look)
 
 
-def _taken(state: HeadState, here: _At, inputs: list[int], look: Lookup) -> Sequence[Change]:
+def _taken(
+    state: HeadState, here: _At, inputs: list[int], look: Lookup
+) -> Sequence[Change]:
     for seq in inputs:
         if not 0 < seq < here.seq:
-            raise InvalidInput(f"What stands at {here.seq} cannot take an input at {seq}.")
+            raise InvalidInput(
+                f"What stands at {here.seq} cannot take an input at {seq}."
+            )
     if state.unanswered in inputs:
         state.unanswered = look.first_waiting(inputs)
     return (TakeInputs(tuple(inputs)),) if inputs else ()
 
 
-def _requested(state: HeadState, here: _At, event: ModelRequested, look: Lookup) -> Sequence[Change]:
+def _requested(
+    state: HeadState, here: _At, event: ModelRequested, look: Lookup
+) -> Sequence[Change]:
     _of_run(state, here, event, look)
     return _taken(state, here, event.inputs, look)
 
 
-def _of_run(state: HeadState, here: _At, event: Event, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
+def _of_run(
+    state: HeadState,
+    here: _At,
+    event: Event,
+    look: Lookup,  # noqa: ARG001
+) -> Sequence[Change]:
     if state.run is None or here.run != state.run:
-        raise RunConflict(f"Run {here.run} is not open; a {event.kind} cannot be part of it.")
+        raise RunConflict(
+            f"Run {here.run} is not open; a {event.kind} cannot be part of it."
+        )
     return ()
 
 
-def _context_opened(state: HeadState, here: _At, event: ContextOpened, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
+def _context_opened(
+    state: HeadState,
+    here: _At,
+    event: ContextOpened,  # noqa: ARG001
+    look: Lookup,  # noqa: ARG001
+) -> Sequence[Change]:
     state.epoch = here.seq
     return ()
 
 
-def _run_finished(state: HeadState, here: _At, event: RunFinished, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
+def _run_finished(
+    state: HeadState,
+    here: _At,
+    event: RunFinished,
+    look: Lookup,  # noqa: ARG001
+) -> Sequence[Change]:
     if state.run is None or here.run != state.run:
         raise RunConflict(f"Run {here.run} is not open; it cannot finish.")
     state.run, state.turns = None, here.seq
@@ -503,17 +610,34 @@ def _run_finished(state: HeadState, here: _At, event: RunFinished, look: Lookup)
     return (CloseRun(_named(here.run, "run.finished"), here.seq, event.outcome),)
 
 
-def _used(state: HeadState, here: _At, event: ModelUsed, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
+def _used(
+    state: HeadState,  # noqa: ARG001
+    here: _At,
+    event: ModelUsed,
+    look: Lookup,  # noqa: ARG001
+) -> Sequence[Change]:
     return (Spend(here.at, event.usage),)
 
 
-def _run_sealed(state: HeadState, here: _At, event: RunSealed, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
+def _run_sealed(
+    state: HeadState,  # noqa: ARG001
+    here: _At,
+    event: RunSealed,  # noqa: ARG001
+    look: Lookup,  # noqa: ARG001
+) -> Sequence[Change]:
     return (SealRun(_named(here.run, "run.sealed"), here.seq),)
 
 
-def _due(state: HeadState, here: _At, event: MemoryDue, look: Lookup) -> Sequence[Change]:  # noqa: ARG001
+def _due(
+    state: HeadState,
+    here: _At,
+    event: MemoryDue,
+    look: Lookup,  # noqa: ARG001
+) -> Sequence[Change]:
     if not 0 <= event.upto < here.seq:
-        raise InvalidInput(f"Memories cannot be owed what stands up to {event.upto} by seq {here.seq}.")
+        raise InvalidInput(
+            f"Memories cannot be owed what stands up to {event.upto} by seq {here.seq}."
+        )
     state.due = here.seq
     return ()
 

@@ -21,7 +21,16 @@ from tenax.journal.journal import Journal
 from tenax.journal.place import ALL_SEQS, bounds
 from tenax.journal.query import fold
 from tenax.journal.search import NoSearch
-from tenax.journal.search_index import READER, ROLE_OF, Doc, Move, Position, SearchIndex, Unusable, words_in
+from tenax.journal.search_index import (
+    READER,
+    ROLE_OF,
+    Doc,
+    Move,
+    Position,
+    SearchIndex,
+    Unusable,
+    words_in,
+)
 from tenax.journal.store import Trouble
 from tenax.threads import started
 
@@ -68,7 +77,8 @@ class Indexer:
         self._index = index
         self._all = Journal(store, None, NoSearch())
         self._own = Journal(store, None, NoSearch())
-        self._own.user = ""  # whose lease it is: the process's, and no user can be called that
+        # whose lease it is: the process's, and no user can be called that
+        self._own.user = ""
         self._known = False
         self._me: str | None = None
         self._lease: Lease | None = None
@@ -96,7 +106,9 @@ class Indexer:
         """Index in this thread until nothing is left. False if that takes longer."""
         deadline = self._store.clock.monotonic() + seconds
         while not self._stop.is_set():
-            if not self._rounds.acquire(timeout=max(0.0, deadline - self._store.clock.monotonic())):
+            if not self._rounds.acquire(
+                timeout=max(0.0, deadline - self._store.clock.monotonic())
+            ):
                 return False
             try:
                 outcome = self._round()
@@ -172,7 +184,11 @@ class Indexer:
         if failures == 0:
             said = f"Search cannot go on indexing for now, and will try again: {error}"
             surprise = not isinstance(error, TenaxError | Trouble | Unusable)
-            log.warning(said, exc_info=error if surprise else None, extra={"action": "search_index_failed"})
+            log.warning(
+                said,
+                exc_info=error if surprise else None,
+                extra={"action": "search_index_failed"},
+            )
         first, longest = BACK_OFF_SECONDS
         self._stop.wait(min(first * 2**failures, longest))
         return min(failures + 1, 10)
@@ -194,7 +210,8 @@ class Indexer:
             if self._lease is not None:
                 self._lease = self._own.renew(self._lease)
             else:
-                holder = self._own.holder(LEASE)  # a read; who finds it taken writes nothing
+                # a read; who finds it taken writes nothing
+                holder = self._own.holder(LEASE)
                 if holder in {None, self._me}:
                     self._me = self._own.instance
                     self._lease = self._own.claim(
@@ -212,7 +229,9 @@ class Indexer:
             try:
                 self._own.release(lease)
             except TenaxError:
-                log.debug("The lease of search was not given back; it runs out by itself.")
+                log.debug(
+                    "The lease of search was not given back; it runs out by itself."
+                )
 
     # -- a round ---------------------------------------------------------------------------------------------
 
@@ -257,7 +276,11 @@ class Indexer:
         rows = self._facts(num, start)
         anew = False
         if start.seq and start.digest is not None:
-            anew = not rows or rows[0][0] & ALL_SEQS != start.seq or rows[0][4] != start.digest
+            anew = (
+                not rows
+                or rows[0][0] & ALL_SEQS != start.seq
+                or rows[0][4] != start.digest
+            )
             rows = self._facts(num, Position(0)) if anew else rows
         after = 0 if anew else start.seq
         rows = [row for row in rows if row[0] & ALL_SEQS > after]
@@ -266,7 +289,11 @@ class Indexer:
         to, digest, size = after, start.digest or b"", 0
         for place, kind, at, body, stamp in rows:
             to, digest = place & ALL_SEQS, stamp
-            if body is not None and kind in ROLE_OF and (folded := fold(words_in(kind, body))):
+            if (
+                body is not None
+                and kind in ROLE_OF
+                and (folded := fold(words_in(kind, body)))
+            ):
                 docs.append(Doc(place, at, folded))
                 size += len(folded)
             elif kind == ContentErased.kind and body is not None:
@@ -277,7 +304,12 @@ class Indexer:
 
     def _facts(self, num: int, start: Position) -> list[Row]:
         low, high = bounds(num)
-        where = {"low": low + start.seq, "high": high, "limit": FACTS_PER_READ, "bytes": BYTES_PER_BATCH}
+        where = {
+            "low": low + start.seq,
+            "high": high,
+            "limit": FACTS_PER_READ,
+            "bytes": BYTES_PER_BATCH,
+        }
         return self._store.query("facts_from", **where)
 
 

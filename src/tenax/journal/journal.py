@@ -77,7 +77,13 @@ from tenax.journal.index import INDEX_VERSION, MESSAGE_ROLES, ROLES, STRUCTURE
 from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
 from tenax.journal.plan import Append, check_id, is_id
 from tenax.journal.proof import prove_range, prove_tail
-from tenax.journal.store import DAY_US, NUMS_MAX, drop_mentions, forget_learned, recorded
+from tenax.journal.store import (
+    DAY_US,
+    NUMS_MAX,
+    drop_mentions,
+    forget_learned,
+    recorded,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -145,7 +151,10 @@ class Place:
         return True
 
 
-@partial(checked, but=("append", "prepare", "stretch", "children", "run", "get_blob", "holder"))
+@partial(
+    checked,
+    but=("append", "prepare", "stretch", "children", "run", "get_blob", "holder"),
+)
 class Journal:
     """One user's conversations in one store. Safe to use from any thread."""
 
@@ -162,7 +171,10 @@ class Journal:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -218,7 +230,13 @@ class Journal:
         why. `OutcomeUnknown`: append again with its `append_id`.
         """
         append = self.prepare(
-            conversation, events, run=run, expect=expect, lease=lease, dedup=dedup, append_id=append_id
+            conversation,
+            events,
+            run=run,
+            expect=expect,
+            lease=lease,
+            dedup=dedup,
+            append_id=append_id,
         )
         return self._store.queue.run(self._store.waiter(append))
 
@@ -237,25 +255,40 @@ class Journal:
         return Append.of_events(self.user or self._user(), conversation, events, run=run, ids=self.ids, expect=expect, lease=lease,
                                 dedup=dedup, append_id=append_id)  # fmt: skip
 
-    def load(self, conversation: str, opened: ConversationOpened, entries: Sequence[Entry]) -> list[Recorded]:
+    def load(
+        self, conversation: str, opened: ConversationOpened, entries: Sequence[Entry]
+    ) -> list[Recorded]:
         """Store a conversation from elsewhere as a new one. No reader that starts `now` is sent its history."""
-        return self._store.queue.run(self._store.waiter(self.prepare_load(conversation, opened, entries)))
+        return self._store.queue.run(
+            self._store.waiter(self.prepare_load(conversation, opened, entries))
+        )
 
-    def prepare_load(self, conversation: str, opened: ConversationOpened, entries: Sequence[Entry]) -> Append:
+    def prepare_load(
+        self, conversation: str, opened: ConversationOpened, entries: Sequence[Entry]
+    ) -> Append:
         """Check a whole conversation, without storing it. Raises InvalidInput."""
-        return Append.of_entries(self._user(), conversation, opened, entries, ids=self.ids)
+        return Append.of_entries(
+            self._user(), conversation, opened, entries, ids=self.ids
+        )
 
     # -- reading ---------------------------------------------------------------------------------------------
 
     def read(
-        self, conversation: str, *, after: int = 0, limit: int = 1000, upto: int = ALL_SEQS
+        self,
+        conversation: str,
+        *,
+        after: int = 0,
+        limit: int = 1000,
+        upto: int = ALL_SEQS,
     ) -> list[Recorded]:
         """Events after a number, facts and partials in one order."""
         _whole("after", after)
         _page(limit)
         low, _ = bounds(self._proved(conversation))
         where = {"low": low + after, "high": low + _whole("upto", upto), "limit": limit}
-        return self._as_written(conversation, self._query(conversation, "read_own", **where), after)
+        return self._as_written(
+            conversation, self._query(conversation, "read_own", **where), after
+        )
 
     def head(self, conversation: str) -> Head:
         """What is known of a conversation without reading its events."""
@@ -268,15 +301,22 @@ class Journal:
         self._store.know(key, num)
         return Head(conversation, *columns)
 
-    def rows(self, conversation: str, *, before: int | None = None, limit: int = 50) -> list[Row]:
+    def rows(
+        self, conversation: str, *, before: int | None = None, limit: int = 50
+    ) -> list[Row]:
         """The last rows of the transcript, or the last before a seq, oldest first: where they stand, not their text."""
         _page(limit)
         low, high = bounds(self._num_before(conversation))
         end = high if before is None else low + _whole("before", before)
         found = self._query(conversation, "last_rows", low=low, high=end, limit=limit)
-        return [Row(first, place & ALL_SEQS, ROLES[role]) for place, first, role in reversed(found)]
+        return [
+            Row(first, place & ALL_SEQS, ROLES[role])
+            for place, first, role in reversed(found)
+        ]
 
-    def open(self, conversation: str, *, before: int | None = None, limit: int = 50) -> list[Recorded]:
+    def open(
+        self, conversation: str, *, before: int | None = None, limit: int = 50
+    ) -> list[Recorded]:
         """The events of the last rows of the transcript, and what stands between and after them."""
         rows = self.rows(conversation, before=before, limit=limit)
         after = rows[0].first - 1 if rows else self.head(conversation).context_from - 1
@@ -291,14 +331,25 @@ class Journal:
                 break
         return found
 
-    def messages(self, conversation: str, *, after: int = 0, upto: int = ALL_SEQS) -> list[Recorded]:
+    def messages(
+        self, conversation: str, *, after: int = 0, upto: int = ALL_SEQS
+    ) -> list[Recorded]:
         """The messages that stand between two numbers: undone and cleared ones do not."""
         # The list asks for the first few of each conversation; that is not opening it.
-        num = self._proved(conversation) if upto == ALL_SEQS else self._num_before(conversation)
+        num = (
+            self._proved(conversation)
+            if upto == ALL_SEQS
+            else self._num_before(conversation)
+        )
         low, _ = bounds(num)
-        where = {"low": low + _whole("after", after), "high": low + _whole("upto", upto)}
+        where = {
+            "low": low + _whole("after", after),
+            "high": low + _whole("upto", upto),
+        }
         rows = self._query(conversation, "messages", **where, roles=MESSAGE_ROLES)
-        return self._as_written(conversation, rows, (rows[0][0] & ALL_SEQS) - 1 if rows else 0)
+        return self._as_written(
+            conversation, rows, (rows[0][0] & ALL_SEQS) - 1 if rows else 0
+        )
 
     def fact(self, conversation: str, seq: int) -> Recorded | None:
         """One event by its number."""
@@ -312,26 +363,41 @@ class Journal:
         rows = self._query(conversation, "waiting_facts", low=low, high=high)
         return self._as_written(conversation, rows)
 
-    def row_changes(self, conversation: str, *, after: int = 0, upto: int = ALL_SEQS) -> list[Recorded]:
+    def row_changes(
+        self, conversation: str, *, after: int = 0, upto: int = ALL_SEQS
+    ) -> list[Recorded]:
         """The events of a range that may change rows far above them: edits, late output, what is put back or forgotten."""
         low, _ = bounds(self._num_before(conversation))
-        where = {"low": low + _whole("after", after), "high": low + _whole("upto", upto)}
-        return self._as_written(conversation, self._query(conversation, "row_changes", **where))
+        where = {
+            "low": low + _whole("after", after),
+            "high": low + _whole("upto", upto),
+        }
+        return self._as_written(
+            conversation, self._query(conversation, "row_changes", **where)
+        )
 
     def next_run(self, conversation: str, *, after: int) -> Recorded | None:
         """The start of the first run after a seq."""
         low, high = bounds(self._num_before(conversation))
-        rows = self._query(conversation, "next_run", low=low + _whole("after", after), high=high)
+        rows = self._query(
+            conversation, "next_run", low=low + _whole("after", after), high=high
+        )
         return next(iter(self._as_written(conversation, rows)), None)
 
     def conversations(
-        self, *, archived: bool = False, after: tuple[int, int, int] | None = None, limit: int = 50
+        self,
+        *,
+        archived: bool = False,
+        after: tuple[int, int, int] | None = None,
+        limit: int = 50,
     ) -> list[Summary]:
         """A page of the list, pinned first, then newest first. `after` is the `place` of the last one seen."""
         _page(limit)
         pinned, updated_at, num = after or (2, 1 << 62, 1 << 62)
         where = {"owner": self._user(), "archived": int(archived), "limit": limit}
-        return self._summaries("list", {**where, "pinned": pinned, "updated_at": updated_at, "num": num})
+        return self._summaries(
+            "list", {**where, "pinned": pinned, "updated_at": updated_at, "num": num}
+        )
 
     def summary(self, conversation: str) -> Summary:
         """A conversation as the list shows it."""
@@ -350,17 +416,28 @@ class Journal:
 
     def stretch(self, name: str) -> Stretch | None:
         """A stretch by its name. What can be no name finds nothing, here as elsewhere."""
-        rows = self._store.query("stretch", owner=self._user(), name=name) if is_id(name) else []
+        rows = (
+            self._store.query("stretch", owner=self._user(), name=name)
+            if is_id(name)
+            else []
+        )
         return Stretch(*rows[0]) if rows else None
 
     def children(self, stretch: str) -> list[str]:
         """The stretches that name this one as their parent, oldest first."""
-        rows = self._store.query("children", owner=self._user(), name=stretch) if is_id(stretch) else []
+        rows = (
+            self._store.query("children", owner=self._user(), name=stretch)
+            if is_id(stretch)
+            else []
+        )
         return [row[0] for row in rows]
 
     def delegated(self, conversation: str) -> list[str]:
         """The conversations of its sub-agents, oldest first. The list leaves them out."""
-        return [row[0] for row in self._store.query("delegated", num=self._num(conversation))]
+        return [
+            row[0]
+            for row in self._store.query("delegated", num=self._num(conversation))
+        ]
 
     def run(self, conversation: str, run: str) -> RunState | None:
         """A run by its id."""
@@ -370,7 +447,11 @@ class Journal:
 
     def has_late_output(self, conversation: str, first: int, last: int) -> bool:
         """Whether output came late of a run that ended between these seqs."""
-        return bool(self._store.query("late_runs", num=self._num(conversation), first=first, last=last))
+        return bool(
+            self._store.query(
+                "late_runs", num=self._num(conversation), first=first, last=last
+            )
+        )
 
     def use_attempt(self, conversation: str, run: str, *, was: int) -> bool:
         """Count one more look for this run's output. False if another process counted first."""
@@ -417,7 +498,9 @@ class Journal:
         """
         _page(limit)
         num = None if conversation is None else self._num(conversation)
-        return self._search.find(self._user(), words, num=num, before=before, limit=limit)
+        return self._search.find(
+            self._user(), words, num=num, before=before, limit=limit
+        )
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
@@ -442,7 +525,9 @@ class Journal:
             incarnation = self.incarnation
             head = self.head(conversation)
             if incarnation == self.incarnation:  # the read itself may meet another life
-                return Place(head.head if after is None else after, incarnation, head.facts)
+                return Place(
+                    head.head if after is None else after, incarnation, head.facts
+                )
 
     def tail(
         self,
@@ -478,7 +563,13 @@ class Journal:
     # -- leases ----------------------------------------------------------------------------------------------
 
     def claim(
-        self, name: str, holder: str, seconds: float, *, take_over: bool = False, patient: bool = True
+        self,
+        name: str,
+        holder: str,
+        seconds: float,
+        *,
+        take_over: bool = False,
+        patient: bool = True,
     ) -> Lease | None:
         """The right to act under this name, or None while somebody has it.
 
@@ -500,16 +591,30 @@ class Journal:
                     return Lease(name, holder, fence, seconds, token)
                 if not take_over and not self._free(tx, row, now, patient=patient):
                     return None
-            taken = {"fence": fence + 1, "until": now + seconds, "seconds": seconds, "token": token}
+            taken = {
+                "fence": fence + 1,
+                "until": now + seconds,
+                "seconds": seconds,
+                "token": token,
+            }
             where = {"owner": user, "name": name, "holder": holder}
-            tx.run("put_lease", {**where, **taken, "instance": instance, "life": self._store.life()})
+            tx.run(
+                "put_lease",
+                {**where, **taken, "instance": instance, "life": self._store.life()},
+            )
             return Lease(name, holder, fence + 1, seconds, token)
 
         return self._lease(work)
 
-    def _free(self, tx: Tx, row: tuple[object, ...], now: float, *, patient: bool) -> bool:
+    def _free(
+        self, tx: Tx, row: tuple[object, ...], now: float, *, patient: bool
+    ) -> bool:
         holder, _, until, seconds, instance, life, _ = row
-        if holder is None or life != self._store.life() or not self._store.alive(tx, str(instance)):
+        if (
+            holder is None
+            or life != self._store.life()
+            or not self._store.alive(tx, str(instance))
+        ):
             return True
         if now <= float(str(until)):
             return False
@@ -518,11 +623,19 @@ class Journal:
     def renew(self, lease: Lease, *, seconds: float | None = None) -> Lease:
         """Keep the lease for its length again, counted from now. Raises LeaseLost."""
         length = _length(lease.seconds if seconds is None else seconds)
-        where = {"owner": self._user(), "name": lease.name, "fence": lease.fence, "token": lease.token}
+        where = {
+            "owner": self._user(),
+            "name": lease.name,
+            "fence": lease.fence,
+            "token": lease.token,
+        }
 
         def work(tx: Tx) -> bool:
             return bool(
-                tx.run("renew_lease", {**where, "until": self._store.now(tx) + length, "seconds": length})
+                tx.run(
+                    "renew_lease",
+                    {**where, "until": self._store.now(tx) + length, "seconds": length},
+                )
             )
 
         if not self._lease(work):
@@ -531,7 +644,12 @@ class Journal:
 
     def release(self, lease: Lease) -> bool:
         """Give the lease back. Its fence stays, so an old holder never passes for a new one."""
-        where = {"owner": self._user(), "name": lease.name, "fence": lease.fence, "token": lease.token}
+        where = {
+            "owner": self._user(),
+            "name": lease.name,
+            "fence": lease.fence,
+            "token": lease.token,
+        }
         return bool(self._lease(lambda tx: tx.run("release_lease", where)))
 
     def _lease(self, work: Callable[[Tx], T]) -> T:
@@ -595,23 +713,40 @@ class Journal:
     def cursor(self, reader: Reader, conversation: str) -> int:
         """How far this reader is."""
         self._know(reader)
-        rows = self._store.query("cursor", num=self._num(conversation), reader=reader.name)
+        rows = self._store.query(
+            "cursor", num=self._num(conversation), reader=reader.name
+        )
         if not rows:
             raise self._missing(conversation)
         return int(rows[0][0])
 
-    def advance(self, reader: Reader, conversation: str, to: int, *, was: int, lease: Lease) -> None:
+    def advance(
+        self, reader: Reader, conversation: str, to: int, *, was: int, lease: Lease
+    ) -> None:
         """Move the cursor on, if it still stands where the caller thinks and the lease is still the caller's."""
         self._advance(reader, conversation, to, was, lease)
 
     def bury(
-        self, reader: Reader, conversation: str, seq: int, *, was: int, error: str, lease: Lease
+        self,
+        reader: Reader,
+        conversation: str,
+        seq: int,
+        *,
+        was: int,
+        error: str,
+        lease: Lease,
     ) -> None:
         """Give up on what ends at `seq` and go on behind it. It is kept as a letter, with the error."""
         self._advance(reader, conversation, seq, was, lease, error)
 
     def _advance(
-        self, reader: Reader, conversation: str, to: int, was: int, lease: Lease, error: str | None = None
+        self,
+        reader: Reader,
+        conversation: str,
+        to: int,
+        was: int,
+        lease: Lease,
+        error: str | None = None,
     ) -> None:
         self._know(reader)
         where = {"num": self._num(conversation), "reader": reader.name}
@@ -622,7 +757,9 @@ class Journal:
             self._held(tx, lease)
             head = tx.run("head", where)
             if head and to > head[0][0]:
-                raise InvalidInput(f"{conversation} stands at {head[0][0]}; nobody can have read up to {to}.")
+                raise InvalidInput(
+                    f"{conversation} stands at {head[0][0]}; nobody can have read up to {to}."
+                )
             if not tx.run("advance", {**where, "to": to, "was": was}):
                 stands = [row[0] for row in tx.run("cursor", where)]
                 if stands != [to]:  # or an earlier try of this very call went through
@@ -632,7 +769,15 @@ class Journal:
                         )
                     return False
             if error is not None:
-                tx.run("put_letter", {**where, "seq": to, "error": error[:500], "at": self.clock.now_us()})
+                tx.run(
+                    "put_letter",
+                    {
+                        **where,
+                        "seq": to,
+                        "error": error[:500],
+                        "at": self.clock.now_us(),
+                    },
+                )
             return True
 
         if not self._store.change(work):
@@ -640,12 +785,20 @@ class Journal:
 
     def letters(self, reader_name: str) -> list[Letter]:
         """What this reader gave up on, oldest first, at most 1,000 of them."""
-        rows = self._store.query("letters", reader=reader_name, owner=self.user, limit=_LETTERS_MAX)
+        rows = self._store.query(
+            "letters", reader=reader_name, owner=self.user, limit=_LETTERS_MAX
+        )
         return [Letter(*row) for row in rows]
 
-    def unbury(self, reader: Reader, conversation: str, seq: int, *, lease: Lease) -> bool:
+    def unbury(
+        self, reader: Reader, conversation: str, seq: int, *, lease: Lease
+    ) -> bool:
         """Take a letter away: it was delivered after all, or nobody wants it. False if there is none."""
-        where = {"num": self._num(conversation), "reader": reader.name, "seq": _whole("seq", seq)}
+        where = {
+            "num": self._num(conversation),
+            "reader": reader.name,
+            "seq": _whole("seq", seq),
+        }
         found: list[tuple[Any, ...]] = []
 
         def work(tx: Tx) -> None:
@@ -667,9 +820,14 @@ class Journal:
         found = self.fact(conversation, due) if due else None
         last = found.event if found else None
         after = last.upto if isinstance(last, MemoryDue) else 0
-        ends = {seq: 0 for (seq,) in self._store.query("completed_since", num=num, after=after)}
+        ends = {
+            seq: 0
+            for (seq,) in self._store.query("completed_since", num=num, after=after)
+        }
         undone: set[int] = set()
-        for place, kind, body in self._store.query("undone_since", low=low + after, high=high):
+        for place, kind, body in self._store.query(
+            "undone_since", low=low + after, high=high
+        ):
             at, to = place & ALL_SEQS, 0
             match decode(kind, body):
                 case ConversationRestored(of=of):
@@ -689,14 +847,28 @@ class Journal:
             raise self._missing(conversation)
         return bool(rows[0][0])
 
-    def defer(self, reader: Reader, conversation: str, *, seconds: float, error: str, lease: Lease) -> int:
+    def defer(
+        self,
+        reader: Reader,
+        conversation: str,
+        *,
+        seconds: float,
+        error: str,
+        lease: Lease,
+    ) -> int:
         """It did not work: leave this conversation alone for a while. How often that has happened in a row."""
         self._know(reader)
-        where = {"num": self._num(conversation), "reader": reader.name, "error": error[:500]}
+        where = {
+            "num": self._num(conversation),
+            "reader": reader.name,
+            "error": error[:500],
+        }
 
         def work(tx: Tx) -> int:
             self._held(tx, lease)
-            rows = tx.run("defer", {**where, "retry_at": self.clock.now_us() + int(seconds * 1e6)})
+            rows = tx.run(
+                "defer", {**where, "retry_at": self.clock.now_us() + int(seconds * 1e6)}
+            )
             return int(rows[0][0]) if rows else 0
 
         return self._store.change(work)
@@ -708,11 +880,18 @@ class Journal:
         """
         _page(limit)
         self._know(reader)
-        where = {"reader": reader.name, "now": self.clock.now_us(), "owner": self.user, "limit": limit}
+        where = {
+            "reader": reader.name,
+            "now": self.clock.now_us(),
+            "owner": self.user,
+            "limit": limit,
+        }
         past = self._seen.get(reader.name, 0)
         rows = self._store.query("behind", **where, past=past)
         if past and len(rows) < limit:
-            again = self._store.query("behind", **{**where, "limit": limit - len(rows)}, past=0)
+            again = self._store.query(
+                "behind", **{**where, "limit": limit - len(rows)}, past=0
+            )
             rows += [row for row in again if row[6] <= past]
         self._seen[reader.name] = rows[-1][6] if len(rows) == limit else 0
         return [Behind(*row[:6]) for row in rows]
@@ -724,10 +903,15 @@ class Journal:
         check_id("reader", reader.name)
         known = self._store.query("reader", name=reader.name)
         if not known:
-            row = {"name": reader.name, "follows": reader.follows, "start": reader.start}
+            row = {
+                "name": reader.name,
+                "follows": reader.follows,
+                "start": reader.start,
+            }
 
             def work(tx: Tx) -> None:
-                self._store.lock_all(tx)  # and then look again: another process may have come first
+                # and then look again: another process may have come first
+                self._store.lock_all(tx)
                 if not tx.run("reader", {"name": reader.name}):
                     tx.run("put_reader", row)
                     tx.run("place_reader", row)
@@ -755,7 +939,10 @@ class Journal:
             )
         name = hashlib.sha256(data).hexdigest()
         where = {"owner": self._user(), "hash": name}
-        chunks = [(start // _CHUNK, data[start : start + _CHUNK]) for start in range(0, len(data), _CHUNK)]
+        chunks = [
+            (start // _CHUNK, data[start : start + _CHUNK])
+            for start in range(0, len(data), _CHUNK)
+        ]
 
         def work(tx: Tx) -> None:
             now = self.clock.now_us()
@@ -782,7 +969,9 @@ class Journal:
     def naming(self, conversation: str, blob: str) -> list[int]:
         """Which events of this user's conversation name a blob: their seqs."""
         low, high = bounds(self._num(conversation))
-        rows = self._store.query("named_here", owner=self._user(), hash=blob, low=low, high=high)
+        rows = self._store.query(
+            "named_here", owner=self._user(), hash=blob, low=low, high=high
+        )
         return [place & ALL_SEQS for (place,) in rows]
 
     def collect_blobs(self) -> int:
@@ -803,15 +992,21 @@ class Journal:
 
     # -- fork, erase, delete, prune --------------------------------------------------------------------------
 
-    def fork(self, conversation: str, *, upto: int | None = None, stretch: str | None = None) -> str:
+    def fork(
+        self, conversation: str, *, upto: int | None = None, stretch: str | None = None
+    ) -> str:
         """A new conversation with what stands up to a seq. Leases, approvals, receipts and open runs stay behind."""
         head = self.head(conversation)
         end = head.head if upto is None else _whole("upto", upto)
         low, _ = bounds(self._num(conversation))
         # A copy gets a chain of its own, which would prove whatever was copied.
         self._prove(conversation, 0, min(end, head.head))
-        rows = self._store.query("standing_facts", low=low, high=low + min(end, ALL_SEQS))
-        last = self.fact(conversation, max((row[2] & ALL_SEQS for row in rows), default=1))
+        rows = self._store.query(
+            "standing_facts", low=low, high=low + min(end, ALL_SEQS)
+        )
+        last = self.fact(
+            conversation, max((row[2] & ALL_SEQS for row in rows), default=1)
+        )
         copies = [
             recorded(conversation, row[2:])
             for row in rows
@@ -819,15 +1014,25 @@ class Journal:
             and row[6] is not None
             and (row[5] is None or row[5] != head.run)
         ]
-        summaries = [recorded(conversation, row[2:]) for row in rows if row[0] == _SUMMARY_ROLE]
+        summaries = [
+            recorded(conversation, row[2:]) for row in rows if row[0] == _SUMMARY_ROLE
+        ]
         name = stretch or self.ids.stretch()
         fork = self.ids.conversation()
-        origin = Origin(conversation, last.seq if last else 1, last.digest.hex() if last else "")
+        origin = Origin(
+            conversation, last.seq if last else 1, last.digest.hex() if last else ""
+        )
         opened = ConversationOpened(
-            self._user(), name, source="fork", origin=origin, copied=_ranges([each.seq for each in copies])
+            self._user(),
+            name,
+            source="fork",
+            origin=origin,
+            copied=_ranges([each.seq for each in copies]),
         )
         places = {each.seq: n for n, each in enumerate(copies, 2)}
-        entries = [Entry(each.kind, each.at, None, _detached(each, places)) for each in copies]
+        entries = [
+            Entry(each.kind, each.at, None, _detached(each, places)) for each in copies
+        ]
         entries += self._carried_summary(copies, summaries, name)
         self.load(fork, opened, entries)
         return fork
@@ -836,7 +1041,9 @@ class Journal:
         self, copies: list[Recorded], summaries: list[Recorded], stretch: str
     ) -> list[Entry]:
         """A fork of a compacted conversation starts from the same summary."""
-        if not summaries or not isinstance(words := summaries[-1].event, ContextSummarised):
+        if not summaries or not isinstance(
+            words := summaries[-1].event, ContextSummarised
+        ):
             return []
         covered = sum(each.seq <= words.covers_to for each in copies)
         at = len(copies) + 2
@@ -844,9 +1051,13 @@ class Journal:
         summary = msgspec.structs.replace(words, covers_to=covered + 1, kept=kept)
         compacted = ContextCompacted(stretch, self.ids.stretch(), at, covered + 1, at)
         now = self.clock.now_us()
-        return [Entry(each.kind, now, None, encode(each)) for each in (summary, compacted)]
+        return [
+            Entry(each.kind, now, None, encode(each)) for each in (summary, compacted)
+        ]
 
-    def erase(self, conversation: str, seqs: Sequence[int], *, by: str, why: str = "") -> Erased:
+    def erase(
+        self, conversation: str, seqs: Sequence[int], *, by: str, why: str = ""
+    ) -> Erased:
         """Take the text of these events away, and all that was derived from it; the chain still proves itself.
 
         It reaches summaries that covered them, titles made from them, what a person was asked, said and allowed about
@@ -854,20 +1065,32 @@ class Journal:
         """
         reached: dict[str, list[int]] = {}
         self._reach(conversation, {_whole("seq", seq) for seq in seqs}, reached)
-        for each, found in reversed(reached.items()):  # the source last: who is interrupted can begin again
+        # the source last: who is interrupted can begin again
+        for each, found in reversed(reached.items()):
             if found:
                 self.append(each, [ContentErased(found, by, why)])
-        forgotten = [self._search.forget(self._num(each), found) for each, found in reached.items()]
-        scrubbed = all((*forgotten, self._search.scrub(_SCRUB_SECONDS), self._store.scrub()))
-        return Erased({each: found for each, found in reached.items() if found}, scrubbed)
+        forgotten = [
+            self._search.forget(self._num(each), found)
+            for each, found in reached.items()
+        ]
+        scrubbed = all(
+            (*forgotten, self._search.scrub(_SCRUB_SECONDS), self._store.scrub())
+        )
+        return Erased(
+            {each: found for each, found in reached.items() if found}, scrubbed
+        )
 
-    def _reach(self, conversation: str, seqs: set[int], reached: dict[str, list[int]]) -> None:
+    def _reach(
+        self, conversation: str, seqs: set[int], reached: dict[str, list[int]]
+    ) -> None:
         """These events, what was derived from them, and their copies in forks."""
         num = self._num(conversation)
         there = self._erasable(conversation, seqs)
         reached[conversation] = sorted({*reached.get(conversation, ()), *there})
         user, low = self._user(), bounds(num)[0]
-        for name, at in {place for seq in there for place in told_in(self._store, user, low + seq)}:
+        for name, at in {
+            place for seq in there for place in told_in(self._store, user, low + seq)
+        }:
             if (told := self.fact(name, at)) and not told.erased:
                 reached[name] = sorted({*reached.get(name, ()), at})
         for fork, body in self._store.query("forks", num=num):
@@ -886,7 +1109,9 @@ class Journal:
         """Those of these events that still hold text, and what was made from them here."""
         low, high = bounds(self._num(conversation))
         wanted, open_run = set(seqs), self.head(conversation).run
-        named = [fact for each in sorted(seqs) if (fact := self.fact(conversation, each))]
+        named = [
+            fact for each in sorted(seqs) if (fact := self.fact(conversation, each))
+        ]
         if not named:
             raise InvalidInput(f"{conversation} has no fact at {sorted(seqs)[:5]}.")
         results = {
@@ -899,11 +1124,16 @@ class Journal:
             if _made_from(decode(kind, body), seq, seqs, results, over):
                 wanted.add(seq)
         facts = [
-            fact for each in sorted(wanted) if (fact := self.fact(conversation, each)) and not fact.erased
+            fact
+            for each in sorted(wanted)
+            if (fact := self.fact(conversation, each)) and not fact.erased
         ]
-        for fact in facts:  # what says that an input was taken stays too; older stores may have erased one
+        # what says that an input was taken stays too; older stores may have erased one
+        for fact in facts:
             if fact.kind in STRUCTURE or fact.kind == ModelRequested.kind:
-                raise InvalidInput(f"Seq {fact.seq} holds no text that could be erased.")
+                raise InvalidInput(
+                    f"Seq {fact.seq} holds no text that could be erased."
+                )
         return [fact.seq for fact in facts]
 
     def delete(self, conversation: str) -> None:
@@ -918,7 +1148,8 @@ class Journal:
                 return
             if state.run is not None:
                 raise RunConflict(
-                    "A run is open in this conversation.", hint="stop it, then delete the conversation"
+                    "A run is open in this conversation.",
+                    hint="stop it, then delete the conversation",
                 )
             tx.run("put_tombstone", {"num": num, "at": self.clock.now_us()})
             drop_mentions(tx, key[0], low, high)
@@ -926,7 +1157,15 @@ class Journal:
                 tx.run(f"delete_{name}", {"low": low, "high": high})
             forget_learned(tx, key[0], low, high)
             tx.run("unplace_facts", {"owner": key[0], "low": low, "high": high})
-            for name in ("runs", "stretches", "cursors", "authors", "letters", "schedules", "head"):
+            for name in (
+                "runs",
+                "stretches",
+                "cursors",
+                "authors",
+                "letters",
+                "schedules",
+                "head",
+            ):
                 tx.run(f"delete_{name}", {"num": num})
             tx.run("orphan_forks", {"num": num})
             tx.run("delete_conversation", {"num": num})
@@ -950,7 +1189,10 @@ class Journal:
             for place, _, body in tx.run("partials_of", {"low": low, "high": high}):
                 request = msgspec.json.decode(body)[0]
                 if request not in replaced_at:
-                    found = tx.run("replaced", {"low": low + request, "high": high, "first": request})
+                    found = tx.run(
+                        "replaced",
+                        {"low": low + request, "high": high, "first": request},
+                    )
                     replaced_at[request] = found[0][0] or 0
                 if place < replaced_at[request]:
                     dropped.append((place,))
@@ -964,7 +1206,9 @@ class Journal:
 
     def _user(self) -> str:
         if self.user is None:
-            raise InvalidInput("This handle belongs to no user.", hint="use journal.of(user)")
+            raise InvalidInput(
+                "This handle belongs to no user.", hint="use journal.of(user)"
+            )
         return self.user
 
     def number(self, conversation: str) -> int:
@@ -979,7 +1223,9 @@ class Journal:
 
     def _num_before(self, conversation: str) -> int:
         """The number, without a query if it was looked up before: for `_query` only."""
-        num = self._store.num_before(self._user(), check_id("conversation", conversation))
+        num = self._store.num_before(
+            self._user(), check_id("conversation", conversation)
+        )
         if not num:
             raise self._missing(conversation)
         return num
@@ -997,7 +1243,10 @@ class Journal:
         if after is None:
             after = max(0, self.head(conversation).facts - _TAIL_PROVED)
         self._store.read(
-            partial(_prove_twice, partial(prove_tail, num=num, conversation=conversation, after=after))
+            partial(
+                _prove_twice,
+                partial(prove_tail, num=num, conversation=conversation, after=after),
+            )
         )
         self._remember_proof(num, after, ALL_SEQS)
         return num
@@ -1027,7 +1276,9 @@ class Journal:
             if first < end <= last:
                 end = first
         if start < end:
-            part = partial(prove_range, num=num, conversation=conversation, after=start, upto=end)
+            part = partial(
+                prove_range, num=num, conversation=conversation, after=start, upto=end
+            )
             self._store.read(partial(_prove_twice, part))
             self._remember_proof(num, after, upto)
 
@@ -1043,12 +1294,16 @@ class Journal:
             proved.clear()
         proved[num] = sorted([*apart[-_RANGES_PROVED_MAX:], (after, upto)])
 
-    def _query(self, conversation: str, name: str, /, **params: int) -> list[tuple[Any, ...]]:
+    def _query(
+        self, conversation: str, name: str, /, **params: int
+    ) -> list[tuple[Any, ...]]:
         """Read from a conversation, by its number from before. Where nothing is found, it may have been deleted since, or the
         number may have become another conversation's.
         """
         num = params["low" if "low" in params else "place"] >> SEQ_BITS
-        rows = self._store.query(name, **params, num=num, owner=self._user(), id=conversation)
+        rows = self._store.query(
+            name, **params, num=num, owner=self._user(), id=conversation
+        )
         if not rows:
             self.head(conversation)
         return rows
@@ -1056,7 +1311,9 @@ class Journal:
     def _missing(self, conversation: str) -> Gone | NoSuchConversation:
         if self._store.query("tombstone", owner=self._user(), id=conversation):
             return Gone(f"Conversation {conversation} was deleted.")
-        return NoSuchConversation(f"There is no conversation {conversation}.", hint="run: tenax list")
+        return NoSuchConversation(
+            f"There is no conversation {conversation}.", hint="run: tenax list"
+        )
 
 
 def _prove_twice(prove: Callable[[Tx], object], tx: Tx) -> None:
@@ -1066,12 +1323,21 @@ def _prove_twice(prove: Callable[[Tx], object], tx: Tx) -> None:
     except (StoreDamaged, TypeError, ValueError):
         try:
             prove(tx)
-        except (TypeError, ValueError) as error:  # what was read is not even of the right type
-            raise StoreDamaged(f"The store cannot be read: {error}.", hint="run: tenax doctor") from error
+        except (
+            TypeError,
+            ValueError,
+        ) as error:  # what was read is not even of the right type
+            raise StoreDamaged(
+                f"The store cannot be read: {error}.", hint="run: tenax doctor"
+            ) from error
 
 
 def _whole(what: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= ALL_SEQS:
+    if (
+        not isinstance(value, int)
+        or isinstance(value, bool)
+        or not 0 <= value <= ALL_SEQS
+    ):
         raise InvalidInput(f"`{what}` is a number from 0 on, not {value!r}.")
     return value
 
@@ -1088,14 +1354,33 @@ def _page(limit: object) -> None:
 
 
 def _summary(row: tuple[Any, ...], stretch: str | None) -> Summary:
-    conversation, _, title, source, messages, opened_at, updated_at, pinned, archived, run, num, parent = row
+    (
+        conversation,
+        _,
+        title,
+        source,
+        messages,
+        opened_at,
+        updated_at,
+        pinned,
+        archived,
+        run,
+        num,
+        parent,
+    ) = row
     marks = bool(pinned), bool(archived), run is not None
     times, place = (opened_at, updated_at), (pinned, updated_at, num)
-    return Summary(conversation, stretch, title, source, messages, *times, *marks, place, parent)
+    return Summary(
+        conversation, stretch, title, source, messages, *times, *marks, place, parent
+    )
 
 
 def _made_from(
-    event: Event | Unknown, seq: int, seqs: set[int], results: set[tuple[int, str]], over: bool
+    event: Event | Unknown,
+    seq: int,
+    seqs: set[int],
+    results: set[tuple[int, str]],
+    over: bool,
 ) -> bool:
     """Whether the event at `seq` repeats text of these. What its run still needs stays until the run is `over`."""
     match event:
@@ -1135,5 +1420,7 @@ def _detached(each: Recorded, places: dict[int, int]) -> bytes:
     if isinstance(event, MessageAssistant | MessagePartial) and event.request:
         return encode(msgspec.structs.replace(event, request=0))
     if isinstance(event, ToolFinished | ToolLate):
-        return encode(msgspec.structs.replace(event, message=places.get(event.message, 0)))
+        return encode(
+            msgspec.structs.replace(event, message=places.get(event.message, 0))
+        )
     return each.body or b""

@@ -156,7 +156,9 @@ class Append(msgspec.Struct, eq=False):
         if run is not None:
             check_id("run", run)
         if not isinstance(events, Sequence):
-            raise InvalidInput(f"An append takes a list of events, not {type(events).__name__}.")
+            raise InvalidInput(
+                f"An append takes a list of events, not {type(events).__name__}."
+            )
         _check_conditions(expect, lease, dedup)
         if append_id is not None and not is_append_id(append_id):
             raise InvalidInput(
@@ -165,42 +167,66 @@ class Append(msgspec.Struct, eq=False):
             )
         if not events:
             raise InvalidInput("An append needs at least one event.")
-        bodies = map(encode, events)  # what is no event is refused before anything of it is looked at
+        # what is no event is refused before anything of it is looked at
+        bodies = map(encode, events)
         items = [
             _Item(each.kind, each.code, None, run, body, each)
             for body, each in zip(bodies, events, strict=True)
         ]
         return cls.of_items(
-            user, conversation, items, ids, expect=expect, lease=lease, dedup=dedup, append_id=append_id
+            user,
+            conversation,
+            items,
+            ids,
+            expect=expect,
+            lease=lease,
+            dedup=dedup,
+            append_id=append_id,
         )
 
     @classmethod
     def of_entries(
-        cls, user: str, conversation: str, opened: Event, entries: Sequence[Entry], *, ids: Ids
+        cls,
+        user: str,
+        conversation: str,
+        opened: Event,
+        entries: Sequence[Entry],
+        *,
+        ids: Ids,
     ) -> Append:
         """A whole conversation from elsewhere: kinds of a later version are carried, known ones are checked."""
         check_id("conversation", conversation)
         if len(entries) >= EVENTS_PER_APPEND_MAX:
-            raise TooLarge(f"An import takes at most {EVENTS_PER_APPEND_MAX:,} events at a time.")
+            raise TooLarge(
+                f"An import takes at most {EVENTS_PER_APPEND_MAX:,} events at a time."
+            )
         items = [_Item(opened.kind, 0, None, None, encode(opened), opened)]
         for entry in entries:
             if len(entry.body) > BODY_BYTES_MAX:
-                raise TooLarge(f"A {entry.kind} of {len(entry.body):,} bytes is larger than an event may be.")
+                raise TooLarge(
+                    f"A {entry.kind} of {len(entry.body):,} bytes is larger than an event may be."
+                )
             known = KINDS.get(entry.kind)
             items.append(_Item(check_id("kind", entry.kind), known.code if known else 0, _time(entry.at),
                                entry.run and check_id("run", entry.run), entry.body, _carried(entry)))  # fmt: skip
         return cls.of_items(user, conversation, items, ids, imported=True)
 
 
-def _check_conditions(expect: Expect | None, lease: Lease | None, dedup: Dedup | None) -> None:
+def _check_conditions(
+    expect: Expect | None, lease: Lease | None, dedup: Dedup | None
+) -> None:
     """Check the fields too: a group shares one transaction, and the database would refuse all of it for one of them."""
     if lease is not None:
         check_struct("append", "lease", Lease, lease)
         check_id("lease", lease.name)
     if expect is not None:
         check_struct("append", "expect", Expect, expect)
-        if expect.unedited is not None and not all(0 <= seq <= ALL_SEQS for seq in expect.unedited):
-            raise InvalidInput(f"`expect.unedited` holds two numbers of events, not {expect.unedited}.")
+        if expect.unedited is not None and not all(
+            0 <= seq <= ALL_SEQS for seq in expect.unedited
+        ):
+            raise InvalidInput(
+                f"`expect.unedited` holds two numbers of events, not {expect.unedited}."
+            )
     if dedup is not None:
         check_struct("append", "dedup", Dedup, dedup)
         check_id("dedup source", dedup.source)
@@ -214,7 +240,9 @@ def _carried(entry: Entry) -> Event | Unknown:
             msgspec.json.decode(entry.body)
         event = decode(entry.kind, entry.body)
     except (msgspec.DecodeError, StoreDamaged) as error:
-        raise InvalidInput(f"This {entry.kind} is not what it says: {str(error).rstrip('.')}.") from error
+        raise InvalidInput(
+            f"This {entry.kind} is not what it says: {str(error).rstrip('.')}."
+        ) from error
     check_text(event)
     return event
 
@@ -243,7 +271,9 @@ def check_id(what: str, value: object) -> str:
     """The id, if it is one. Raises InvalidInput."""
     if not is_id(value):
         found = repr(value[:40]) if type(value) is str else type(value).__name__
-        raise InvalidInput(f"A {what} is named by 1 to {ID_CHARS_MAX} printable characters, not by {found}.")
+        raise InvalidInput(
+            f"A {what} is named by 1 to {ID_CHARS_MAX} printable characters, not by {found}."
+        )
     return value
 
 
@@ -306,7 +336,11 @@ def plan(
             return stored
     key = append.key
     # A copy to work on, so that a refusal half-way leaves no trace.
-    state = _new(append, loaded) if head is None or append.opens else msgspec.structs.replace(head)
+    state = (
+        _new(append, loaded)
+        if head is None or append.opens
+        else msgspec.structs.replace(head)
+    )
     if append.guarded:
         _check(append, state, loaded, look)
     turns, due = state.turns, state.due
@@ -349,7 +383,9 @@ def _number(
         if item.code:
             state.head = seq
             # Partials are pruned one day, so an append that has a fact too keeps its id there.
-            own_id, append_id = (append_id, None) if append.partial else (None, append_id)
+            own_id, append_id = (
+                (append_id, None) if append.partial else (None, append_id)
+            )
             partials.append((base | seq, item.code, at, own_id, body))
             recorded.append(Recorded(name, seq, kind, at, run, body, b""))
         else:
@@ -363,15 +399,21 @@ def _number(
                 else:
                     changes.append(move)
             salt = ids.salt()
-            digest = chain(digest, name, seq, kind, at, run, sha256(salt + body).digest())
-            facts.append((base | seq, kind, at, run, *row, append_id, salt, digest, body))
+            digest = chain(
+                digest, name, seq, kind, at, run, sha256(salt + body).digest()
+            )
+            facts.append(
+                (base | seq, kind, at, run, *row, append_id, salt, digest, body)
+            )
             recorded.append(Recorded(name, seq, kind, at, run, body, digest))
             append_id = None
     state.digest = digest
     return recorded, facts, partials, changes
 
 
-def _open(append: Append, key: Key, state: HeadState, at: int, opener: Opener, batch: Batch) -> None:
+def _open(
+    append: Append, key: Key, state: HeadState, at: int, opener: Opener, batch: Batch
+) -> None:
     opened = append.items[0].event
     assert isinstance(opened, ConversationOpened)
     state.num = opener(key, at, opened)
@@ -380,7 +422,11 @@ def _open(append: Append, key: Key, state: HeadState, at: int, opener: Opener, b
 
 
 def _join(
-    batch: Batch, key: Key, state: HeadState, facts: list[tuple[Any, ...]], changes: list[Change]
+    batch: Batch,
+    key: Key,
+    state: HeadState,
+    facts: list[tuple[Any, ...]],
+    changes: list[Change],
 ) -> None:
     """Add the facts of an append, and what they change."""
     rows = batch.rows
@@ -397,7 +443,9 @@ def _join(
         batch.woken["facts"].append(state.num)
     for fact in facts:
         if b'"blob"' in fact[-1] or fact[1] in _OF_FACTS:
-            rows["put_mention"] += [(key[0], each, fact[0]) for each in named_in(fact[1], fact[-1])]
+            rows["put_mention"] += [
+                (key[0], each, fact[0]) for each in named_in(fact[1], fact[-1])
+            ]
 
 
 def named_in(kind: str, body: bytes) -> Iterable[str]:
@@ -419,14 +467,20 @@ def _wake(batch: Batch, state: HeadState, turns: int, due: int) -> None:
 
 
 def _remember(
-    append: Append, state: HeadState, recorded: list[Recorded], loaded: Loaded, batch: Batch
+    append: Append,
+    state: HeadState,
+    recorded: list[Recorded],
+    loaded: Loaded,
+    batch: Batch,
 ) -> None:
     """So that the same append later in this group is known for a repetition."""
     if append.dedup is not None:
         source, dedup_id = append.dedup.source, append.dedup.id
         loaded.received[append.user, source, dedup_id] = Stored(recorded)
         place = state.num << SEQ_BITS | recorded[0].seq
-        batch.rows["put_received"].append((append.user, source, dedup_id, place, len(recorded)))
+        batch.rows["put_received"].append(
+            (append.user, source, dedup_id, place, len(recorded))
+        )
     if append.repeated:
         loaded.appended[append.append_id] = Stored(recorded)
 
@@ -437,7 +491,13 @@ def inner_hash(salt: bytes, body: bytes) -> bytes:
 
 
 def chain(
-    previous: bytes, conversation: str, seq: int, kind: str, at: int, run: str | None, inner: bytes
+    previous: bytes,
+    conversation: str,
+    seq: int,
+    kind: str,
+    at: int,
+    run: str | None,
+    inner: bytes,
 ) -> bytes:
     """The digest of a fact: over the one before it, its body's hash and its header."""
     header = f"{conversation}\n{seq}\n{kind}\n{at}\n{run or ''}".encode()
@@ -455,7 +515,9 @@ def _repeat(append: Append, loaded: Loaded) -> list[Recorded] | None:
     if stored is None:
         return None
     if not stored.recorded:
-        raise Gone(f"What {append.dedup.source} sent as {append.dedup.id} was deleted with its conversation.")
+        raise Gone(
+            f"What {append.dedup.source} sent as {append.dedup.id} was deleted with its conversation."
+        )
     if not _same(append, stored):
         raise DedupReused(
             f"{append.dedup.source} sent {append.dedup.id} before, with other content.",
@@ -479,9 +541,13 @@ def _new(append: Append, loaded: Loaded) -> HeadState:
     if append.key in loaded.gone:
         raise Gone(f"Conversation {append.conversation} was deleted.")
     if not append.opens:
-        raise NoSuchConversation(f"There is no conversation {append.conversation}.", hint="run: tenax list")
+        raise NoSuchConversation(
+            f"There is no conversation {append.conversation}.", hint="run: tenax list"
+        )
     if append.key in loaded.heads:
-        raise ConversationExists(f"The id {append.conversation} is taken.", hint="let the store make the id")
+        raise ConversationExists(
+            f"The id {append.conversation} is taken.", hint="let the store make the id"
+        )
     return HeadState(0, append.conversation, append.user)
 
 
@@ -489,20 +555,29 @@ def _check(append: Append, state: HeadState, loaded: Loaded, look: Lookup) -> No
     lease, expect = append.lease, append.expect
     for name in append.names:
         if (append.user, name) in loaded.taken:
-            raise ConversationExists(f"The name {name} is taken.", hint="use another one")
+            raise ConversationExists(
+                f"The name {name} is taken.", hint="use another one"
+            )
     if lease is not None:
         fence, token = loaded.fences.get((append.user, lease.name), (0, None))
         if fence != lease.fence or token != lease.token:
             raise LeaseLost(
-                f"{lease.name} is no longer held by {lease.holder}.", hint="stop, and read what happened"
+                f"{lease.name} is no longer held by {lease.holder}.",
+                hint="stop, and read what happened",
             )
     if expect is None:
         return
     if expect.head is not None and expect.head != state.head:
-        raise HeadMoved(f"The conversation stands at {state.head}, not at {expect.head}.")
+        raise HeadMoved(
+            f"The conversation stands at {state.head}, not at {expect.head}."
+        )
     if expect.revision is not None and expect.revision != state.revision:
-        raise HeadMoved(f"The transcript stands at {state.revision}, not at {expect.revision}.")
+        raise HeadMoved(
+            f"The transcript stands at {state.revision}, not at {expect.revision}."
+        )
     if expect.stretch is not None and expect.stretch != state.stretch_name:
-        raise StretchMoved(f"{expect.stretch} is no longer the open stretch.", by=state.stretch_name)
+        raise StretchMoved(
+            f"{expect.stretch} is no longer the open stretch.", by=state.stretch_name
+        )
     if expect.unedited is not None:
         check_unedited(look, *expect.unedited)

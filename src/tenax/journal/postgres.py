@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psycopg
 from psycopg_pool import ConnectionPool
 
-from tenax.errors import CannotOpen, StoreBusy, StoreError, StoreMisused, StoreUnavailable
+from tenax.errors import (
+    CannotOpen,
+    StoreBusy,
+    StoreError,
+    StoreMisused,
+    StoreUnavailable,
+)
 from tenax.journal import guard
 from tenax.journal.index import HeadState
 from tenax.journal.postgres_hints import Listener, Notifier
@@ -33,7 +39,14 @@ from tenax.journal.store import Store, Trouble, too_new
 from tenax.journal.witness import Witness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        Callable,
+        Collection,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
     from pathlib import Path
 
     from tenax.clock import Clock, Ids
@@ -99,10 +112,18 @@ def _statements() -> tuple[dict[str, _Statement], dict[str, _Statement]]:
         verb = _VERB.search(outer)
         answers = verb is not None and (verb[0] == "select" or "returning" in outer)
         joins = not answers and text.startswith(("insert", "update", "delete"))
-        touched = frozenset(tables & set(re.findall(r"\w+", text))) if joins else frozenset[str]()
-        reading[name] = _Statement(text.encode(), names, answers, touched, "{limit}" in text)
+        touched = (
+            frozenset(tables & set(re.findall(r"\w+", text)))
+            if joins
+            else frozenset[str]()
+        )
+        reading[name] = _Statement(
+            text.encode(), names, answers, touched, "{limit}" in text
+        )
     changing = {
-        name.removesuffix("_changing"): each for name, each in reading.items() if name.endswith("_changing")
+        name.removesuffix("_changing"): each
+        for name, each in reading.items()
+        if name.endswith("_changing")
     }
     return reading, {**reading, **changing}
 
@@ -140,13 +161,22 @@ class PostgresTx:
         self._held: list[tuple[str, tuple[Any, ...]]] = []
         self._touched: set[str] = set()
 
-    def run(self, name: str, params: Mapping[str, Any] | tuple[Any, ...] = ()) -> list[Row]:
+    def run(
+        self, name: str, params: Mapping[str, Any] | tuple[Any, ...] = ()
+    ) -> list[Row]:
         statement = self._sql[name]
-        values = params if isinstance(params, tuple) else tuple([params[each] for each in statement.names])
+        values = (
+            params
+            if isinstance(params, tuple)
+            else tuple([params[each] for each in statement.names])
+        )
         if not statement.answers:
             self._hold(name, values)
             return []
-        if name in self._asked and (asked := self._asked[name].pop(values, None)) is not None:
+        if (
+            name in self._asked
+            and (asked := self._asked[name].pop(values, None)) is not None
+        ):
             return asked.fetchall()
         self.flush()
         text = statement.text
@@ -161,7 +191,9 @@ class PostgresTx:
                 self._hold(name, row)
             return
         for some in _chunks(rows):
-            self._hold(together, tuple([list(column) for column in zip(*some, strict=True)]))
+            self._hold(
+                together, tuple([list(column) for column in zip(*some, strict=True)])
+            )
 
     def ask(self, name: str, params: Mapping[str, Any]) -> None:
         """Send a question ahead: `run` with the same words then has its answer without a round trip of its own."""
@@ -169,7 +201,9 @@ class PostgresTx:
         values = tuple([params[each] for each in statement.names])
         asked = self._asked.setdefault(name, {})
         if values not in asked:
-            asked[values] = self._connection.cursor(binary=True).execute(statement.text, values)
+            asked[values] = self._connection.cursor(binary=True).execute(
+                statement.text, values
+            )
 
     def say(self, text: bytes) -> psycopg.Cursor[Row]:
         """Send a command of the transaction itself, and do not wait."""
@@ -220,14 +254,23 @@ def _as_one(names: tuple[str, ...]) -> bytes:
     *first, last = [_CHANGING[name].text for name in names]
     if not first:
         return last
-    return b"with %b %b" % (b", ".join(b"w%d as (%b)" % pair for pair in enumerate(first)), last)
+    return b"with %b %b" % (
+        b", ".join(b"w%d as (%b)" % pair for pair in enumerate(first)),
+        last,
+    )
 
 
 class PostgresStore(Store):
     """One database (or one schema of it), many processes, many hosts."""
 
     def __init__(
-        self, url: str, clock: Clock, ids: Ids, *, patience: float = 30.0, witness: Path | None = None
+        self,
+        url: str,
+        clock: Clock,
+        ids: Ids,
+        *,
+        patience: float = 30.0,
+        witness: Path | None = None,
     ) -> None:
         super().__init__(clock, ids, patience)
         self._witness_file = witness
@@ -251,7 +294,9 @@ class PostgresStore(Store):
         self._lives = False
         schema = self._open_store()
         channel = f"tenax_{hashlib.sha256(schema.encode()).hexdigest()[:16]}"
-        self._notifier = Notifier(lambda: self._connect(synchronous_commit="off"), channel)
+        self._notifier = Notifier(
+            lambda: self._connect(synchronous_commit="off"), channel
+        )
         self._listener = Listener(self._connect, channel, self.hub, self._notifier)
         self.hub.on_first = self._watch
         self._pool: ConnectionPool[Connection] = ConnectionPool(
@@ -262,7 +307,8 @@ class PostgresStore(Store):
             max_size=READERS_MAX,
             max_idle=60.0,
             timeout=BORROW_SECONDS,
-            reconnect_timeout=1.0,  # then it gives up until it is asked again, so an outage leaves no long pause behind
+            # then it gives up until it is asked again, so an outage leaves no long pause behind
+            reconnect_timeout=1.0,
             num_workers=1,
             name="tenax-read",
             open=True,
@@ -282,7 +328,9 @@ class PostgresStore(Store):
             schema = self._migrate(connection)
             if self._witness_file is not None:
                 with contextlib.suppress(OSError):  # then there is no witness
-                    self._witness_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    self._witness_file.parent.mkdir(
+                        mode=0o700, parents=True, exist_ok=True
+                    )
                 name = f"{self._link.name(connection.info)}, {schema}"
                 self.witness = Witness(self._witness_file, name, self, self.clock)
             connection.answer_seconds = Connection.answer_seconds
@@ -314,7 +362,8 @@ class PostgresStore(Store):
         ((there, schema),) = _ask(connection, "tables")
         if schema is None:
             raise CannotOpen(
-                f"{self._link.where} has no schema to put the store in.", hint="correct its search_path"
+                f"{self._link.where} has no schema to put the store in.",
+                hint="correct its search_path",
             )
         have = int(_ask(connection, "store")[0][0]) if there else 0
         if have < SCHEMA_VERSION:
@@ -329,14 +378,22 @@ class PostgresStore(Store):
             connection.execute(f"set {name} = '{LONG_SECONDS}s'".encode())
         # Not inside of a transaction: one that has waited for the lock would still not see the tables made meanwhile.
         _ask(connection, "lock_migrations", lock)
-        have = int(_ask(connection, "store")[0][0]) if _ask(connection, "tables")[0][0] else 0
+        have = (
+            int(_ask(connection, "store")[0][0])
+            if _ask(connection, "tables")[0][0]
+            else 0
+        )
         for number, script in enumerate(migrations("postgres")[have:], start=have + 1):
             with connection.transaction():
                 if have:
                     _ask(connection, "lock_writers")
                 connection.execute(script.encode(), prepare=False)
                 if number == 1:
-                    first = {"schema": 1, "incarnation": self.ids.append().hex(), "life": ""}
+                    first = {
+                        "schema": 1,
+                        "incarnation": self.ids.append().hex(),
+                        "life": "",
+                    }
                     _ask(connection, "put_store", {**first, "at": self.clock.now_us()})
                 _ask(connection, "set_schema", {"schema": number})
             have = number
@@ -409,12 +466,15 @@ class PostgresStore(Store):
                     done = tx.say(b"commit")
                 _check_commit(done)
             except (psycopg.Error, UnicodeError) as error:
-                raise self._link.judge(error, committing=committing, lost=not self._undo()) from error
+                raise self._link.judge(
+                    error, committing=committing, lost=not self._undo()
+                ) from error
             except Exception:
                 self._undo()
                 raise
             except BaseException:
-                self._drop()  # interrupted in the midst of it: nobody knows what the connection waits for
+                # interrupted in the midst of it: nobody knows what the connection waits for
+                self._drop()
                 raise
 
     @contextlib.contextmanager
@@ -434,7 +494,9 @@ class PostgresStore(Store):
                     if not durable:
                         connection.execute(b"set local synchronous_commit = off")
                     if seconds:
-                        connection.execute(f"set local statement_timeout = '{seconds}s'".encode())
+                        connection.execute(
+                            f"set local statement_timeout = '{seconds}s'".encode()
+                        )
                     tx = PostgresTx(connection, _CHANGING)
                     yield tx
                     tx.flush()
@@ -464,7 +526,9 @@ class PostgresStore(Store):
                 self._connected(self._writer)
             except psycopg.Error as error:
                 self._drop()
-                raise Trouble(StoreUnavailable(str(self._link.cannot_open(error)))) from error
+                raise Trouble(
+                    StoreUnavailable(str(self._link.cannot_open(error)))
+                ) from error
         return self._writer
 
     def _undo(self) -> bool:
@@ -530,7 +594,12 @@ class PostgresStore(Store):
                 tx.ask("stretch_taken", {"owner": append.user, "name": name})
             if append.dedup is not None:
                 tx.ask(
-                    "received", {"owner": append.user, "source": append.dedup.source, "id": append.dedup.id}
+                    "received",
+                    {
+                        "owner": append.user,
+                        "source": append.dedup.source,
+                        "id": append.dedup.id,
+                    },
                 )
         return super()._load(tx, appends)
 
@@ -539,7 +608,9 @@ class PostgresStore(Store):
         unknown = [key for key in keys if key not in nums]
         if unknown:
             owners, names = zip(*unknown, strict=True)
-            for owner, name, num in tx.run("conversation_nums", {"owners": list(owners), "ids": list(names)}):
+            for owner, name, num in tx.run(
+                "conversation_nums", {"owners": list(owners), "ids": list(names)}
+            ):
                 nums[owner, name] = self.know((owner, name), num)
         rows = tx.run("heads", {"nums": list(nums.values())}) if nums else []
         schema = rows[0][0] if rows else tx.run("store")[0][0]
@@ -568,7 +639,8 @@ class PostgresStore(Store):
         now = float(tx.run("now")[0][0])
         drift = now - self.clock.monotonic()
         if abs(drift - self._drift) > SLEPT_SECONDS:
-            self._since = now  # this machine slept, or the server's clock was set: nobody is reaped for that
+            # this machine slept, or the server's clock was set: nobody is reaped for that
+            self._since = now
         self._drift = drift
         return now
 
@@ -585,9 +657,7 @@ class PostgresStore(Store):
     def failover(self) -> str:
         ((names, standbys),) = self.query("standbys")
         if names:
-            return (
-                f"A commit waits for a standby ({names}): a failover to one that it waited for loses nothing."
-            )
+            return f"A commit waits for a standby ({names}): a failover to one that it waited for loses nothing."
         if standbys:
             return (
                 f"No commit waits for {'the standby' if standbys == 1 else f'any of the {standbys} standbys'}: a failover "
@@ -610,8 +680,17 @@ class PostgresStore(Store):
     def _hold(self, connection: Connection) -> None:
         """Take the lock that says this process is alive. The server drops it with the connection."""
         high, low = _halves(self._instance)
-        _ask(connection, "hold_instance", {"high": high - (high >> 31 << 32), "low": low - (low >> 31 << 32)})
-        row = {"id": self._instance, "host": platform.node(), "at": self.clock.now_us(), "up": self._up}
+        _ask(
+            connection,
+            "hold_instance",
+            {"high": high - (high >> 31 << 32), "low": low - (low >> 31 << 32)},
+        )
+        row = {
+            "id": self._instance,
+            "host": platform.node(),
+            "at": self.clock.now_us(),
+            "up": self._up,
+        }
         _ask(connection, "put_instance", row)
 
     def alive(self, tx: Tx, instance: str) -> bool:
@@ -642,12 +721,15 @@ class PostgresStore(Store):
             return False
         with connection:
             connection.answer_seconds = LONG_SECONDS
-            connection.add_notice_handler(lambda notice: warnings.append(notice.severity_nonlocalized or ""))
+            connection.add_notice_handler(
+                lambda notice: warnings.append(notice.severity_nonlocalized or "")
+            )
             try:
                 _ask(connection, "vacuum")
             except psycopg.Error:
                 return False
-        return "WARNING" not in warnings  # that would say that a table is another user's, and was left out
+        # that would say that a table is another user's, and was left out
+        return "WARNING" not in warnings
 
     # -- the end ---------------------------------------------------------------------------------------------
 
@@ -687,7 +769,9 @@ def store_exists(url: str) -> bool:
 
 
 def _ask(
-    connection: psycopg.Connection[Row], name: str, params: Mapping[str, Any] | None = None
+    connection: psycopg.Connection[Row],
+    name: str,
+    params: Mapping[str, Any] | None = None,
 ) -> list[Row]:
     """One statement outside of the journal's transactions."""
     statement = _CHANGING[name]
@@ -699,7 +783,9 @@ def _ask(
 def _check_commit(done: psycopg.Cursor[Row]) -> None:
     """COMMIT of a transaction that has failed is no error to the server: it says ROLLBACK."""
     if done.statusmessage != "COMMIT":
-        raise psycopg.errors.TransactionRollback(f"the commit was answered with {done.statusmessage}")
+        raise psycopg.errors.TransactionRollback(
+            f"the commit was answered with {done.statusmessage}"
+        )
 
 
 def _halves(instance: str) -> tuple[int, int]:
@@ -710,4 +796,6 @@ def _halves(instance: str) -> tuple[int, int]:
 
 def _key(name: str) -> int:
     """An advisory lock is named by one number of 64 bits: these and the pairs above never meet."""
-    return int.from_bytes(hashlib.sha256(f"tenax {name}".encode()).digest()[:8], "big", signed=True)
+    return int.from_bytes(
+        hashlib.sha256(f"tenax {name}".encode()).digest()[:8], "big", signed=True
+    )

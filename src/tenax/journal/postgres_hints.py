@@ -55,7 +55,8 @@ class Notifier:
         with self._lock:
             self._moved.update(nums)
             if self._thread is None:
-                self._thread = started(self._work, "tenax-notify")  # or the next one tries again
+                # or the next one tries again
+                self._thread = started(self._work, "tenax-notify")
         self._due.set()
 
     def close(self, seconds: float) -> None:
@@ -80,7 +81,8 @@ class Notifier:
                     connection = self._connect()
                     self.pid = connection.info.backend_pid
                 connection.execute(
-                    b"select pg_notify(%s, %s)", (self._channel, MANY if missed else _payload(moved))
+                    b"select pg_notify(%s, %s)",
+                    (self._channel, MANY if missed else _payload(moved)),
                 )
             except psycopg.Error:
                 shut(connection)
@@ -115,7 +117,9 @@ class _Pace:
 class Listener:
     """Hears other processes, and holds this one's lock."""
 
-    def __init__(self, connect: Callable[[], Connection], channel: str, hub: Hub, own: Notifier) -> None:
+    def __init__(
+        self, connect: Callable[[], Connection], channel: str, hub: Hub, own: Notifier
+    ) -> None:
         self._connect = connect
         self._channel = channel
         self._hub = hub
@@ -169,7 +173,8 @@ class Listener:
 
     def _listen(self, connection: Connection) -> None:
         beat = time.monotonic()
-        waits = select.poll()  # `select` itself takes no file whose number is beyond 1023
+        # `select` itself takes no file whose number is beyond 1023
+        waits = select.poll()
         for each in (connection.fileno(), self._called):
             waits.register(each, select.POLLIN)
         while not self._closed.is_set():

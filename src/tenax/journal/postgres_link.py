@@ -56,7 +56,9 @@ TCP: Final[Mapping[str, str]] = {
     "keepalives_count": "3",
     "tcp_user_timeout": "15000",
 }
-_RACED = frozenset({"conversations", "leases", "pulse", "readers", "received", "stretches"})
+_RACED = frozenset(
+    {"conversations", "leases", "pulse", "readers", "received", "stretches"}
+)
 """Tables in which two processes may come to the same row at once. The next try finds it there."""
 
 
@@ -90,8 +92,11 @@ class Connection(psycopg.Connection[Row]):
             while True:
                 ready = yield wanted
                 if not ready and time.monotonic() > deadline:
-                    self.pgconn.finish()  # whatever it waits for, nobody will wait for it again
-                    raise psycopg.OperationalError(f"no answer for {self.answer_seconds:.0f} seconds")
+                    # whatever it waits for, nobody will wait for it again
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError(
+                        f"no answer for {self.answer_seconds:.0f} seconds"
+                    )
                 wanted = gen.send(ready)
         except StopIteration as done:
             answer: RV = done.value
@@ -123,7 +128,10 @@ class Link:
 
     def __init__(self, url: str) -> None:
         try:
-            self._address = {name: str(value) for name, value in conninfo.conninfo_to_dict(url).items()}
+            self._address = {
+                name: str(value)
+                for name, value in conninfo.conninfo_to_dict(url).items()
+            }
         except psycopg.Error:
             # What psycopg says here quotes the URL, password and all.
             raise CannotOpen(
@@ -180,7 +188,10 @@ class Link:
         This comes after connecting and not with it: a pooler refuses startup options that it does not know. A pooler that
         shares sessions would give the settings to others, so it is refused first.
         """
-        if _session(connection) != connection.info.backend_pid and not self._whole_sessions:
+        if (
+            _session(connection) != connection.info.backend_pid
+            and not self._whole_sessions
+        ):
             self._check_pooler(connection)
         wanted = {**SETTINGS, **settings}
         calls = ", ".join(["set_config(%s, %s, false)"] * len(wanted))
@@ -193,7 +204,10 @@ class Link:
         They ask in turn and again, whatever order the pooler hands its sessions out in.
         """
         with Connection.connect(**self.parameters()) as other:
-            asked = [(_session(connection), _session(connection), _session(other)) for _ in range(PROBES)]
+            asked = [
+                (_session(connection), _session(connection), _session(other))
+                for _ in range(PROBES)
+            ]
         ours = {session for first, second, _ in asked for session in (first, second)}
         others = {session for _, _, session in asked}
         if len(ours) > 1 or len(others) > 1 or ours & others:
@@ -203,43 +217,69 @@ class Link:
     # -- what an error means ---------------------------------------------------------------------------------
 
     def judge(
-        self, error: psycopg.Error | UnicodeError, *, committing: bool = False, lost: bool = False
+        self,
+        error: psycopg.Error | UnicodeError,
+        *,
+        committing: bool = False,
+        lost: bool = False,
     ) -> Trouble:
         """The verdict. `lost`: the connection is gone, so a commit that was on its way may have happened."""
         if isinstance(error, UnicodeEncodeError):
-            raise InvalidInput("This text holds half of a surrogate pair, which is no text.") from error
+            raise InvalidInput(
+                "This text holds half of a surrogate pair, which is no text."
+            ) from error
         if isinstance(error, UnicodeError):
-            damaged = StoreDamaged(f"{self.where} holds a text that is not UTF-8.", hint="run: tenax doctor")
+            damaged = StoreDamaged(
+                f"{self.where} holds a text that is not UTF-8.",
+                hint="run: tenax doctor",
+            )
             return Trouble(damaged, lasting=True)
         error = _root(error)
-        if isinstance(error, psycopg.DataError) and error.sqlstate in {None, "22021", "22P05"}:
-            raise InvalidInput(f"PostgreSQL cannot hold this: {_said(error)}.") from error
+        if isinstance(error, psycopg.DataError) and error.sqlstate in {
+            None,
+            "22021",
+            "22P05",
+        }:
+            raise InvalidInput(
+                f"PostgreSQL cannot hold this: {_said(error)}."
+            ) from error
         found, lasting = self._meaning(error, error.sqlstate or "")
         return Trouble(found, unknown=committing and lost, lasting=lasting)
 
     def _meaning(self, error: psycopg.Error, state: str) -> tuple[StoreError, bool]:  # noqa: PLR0911  (a list of cases)
         where, words = self.where, _said(error)
         if isinstance(error, SharedSessions) or state in _NOT_OUR_SESSION:
-            return StoreUnavailable(f"{where} is behind a {_SHARED}.", hint=_NO_POOLER), True
+            return StoreUnavailable(
+                f"{where} is behind a {_SHARED}.", hint=_NO_POOLER
+            ), True
         match state[:2], state:
             case "40", _:
-                return StoreBusy(f"{where} was used by others at the same moment: {words}."), False
+                return StoreBusy(
+                    f"{where} was used by others at the same moment: {words}."
+                ), False
             case _, "23505" if error.diag.table_name in _RACED:
-                return StoreBusy(f"{where}: another process stored the same at the same moment."), False
+                return StoreBusy(
+                    f"{where}: another process stored the same at the same moment."
+                ), False
             case _, "55P03" | "57014":
                 return StoreBusy(f"{where} is kept busy by others: {words}."), False
             case _, "53100":
                 return StoreFull(
-                    f"There is no room left at {where}.", hint="free some disk space there"
+                    f"There is no room left at {where}.",
+                    hint="free some disk space there",
                 ), True
             case _, "25006" | "42501":
                 return StoreUnavailable(f"{where} cannot be written to: {words}."), True
             case (("53" | "57" | "58" | "08"), _):
                 return StoreUnavailable(f"{where} does not answer: {words}."), False
-            case "", _ if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+            case "", _ if isinstance(
+                error, psycopg.OperationalError | psycopg.InterfaceError
+            ):
                 return StoreUnavailable(f"{where} does not answer: {words}."), False
             case _:
-                return StoreDamaged(f"{where} was not as expected: {words}.", hint="run: tenax doctor"), True
+                return StoreDamaged(
+                    f"{where} was not as expected: {words}.", hint="run: tenax doctor"
+                ), True
 
     def cannot_open(self, error: psycopg.Error) -> CannotOpen:
         """Why the store cannot be opened, as one sentence."""
@@ -251,7 +291,9 @@ class Link:
 
 
 _SHARED: Final = "pooler that shares sessions among its clients"
-_NO_POOLER: Final = "connect to the server itself, or set pool_mode = session in the pooler"
+_NO_POOLER: Final = (
+    "connect to the server itself, or set pool_mode = session in the pooler"
+)
 _NOT_OUR_SESSION: Final = frozenset({"26000", "42P05"})
 """A prepared statement is not there, or was there before we made it: we are in the session of somebody else."""
 _REASONS = (
@@ -279,9 +321,15 @@ def _session(connection: psycopg.Connection[Row]) -> int:
 
 def _said(error: psycopg.Error) -> str:
     """What the server or the library said, in one line."""
-    words = error.diag.message_primary or str(error).strip().split("\n")[0] or type(error).__name__
+    words = (
+        error.diag.message_primary
+        or str(error).strip().split("\n")[0]
+        or type(error).__name__
+    )
     words = re.sub(
-        r"^(connection (failed|is bad): )?(connection to server at .*? failed: )?(FATAL:\s+)?", "", words
+        r"^(connection (failed|is bad): )?(connection to server at .*? failed: )?(FATAL:\s+)?",
+        "",
+        words,
     )
     return words.strip().rstrip(".")
 

@@ -85,12 +85,21 @@ def keys_of(folded: str) -> list[str]:
 
 def trigrams(pieces: Iterable[str]) -> list[str]:
     """Every three characters in a row of these pieces, once."""
-    return list(dict.fromkeys(each[at : at + GRAM] for each in pieces for at in range(len(each) - GRAM + 1)))
+    return list(
+        dict.fromkeys(
+            each[at : at + GRAM]
+            for each in pieces
+            for at in range(len(each) - GRAM + 1)
+        )
+    )
 
 
 def has_word(piece: str) -> bool:
     """Whether three letters in a row stand in it: what an index of letters can look up."""
-    return any(len(word) >= GRAM and not _IS_SPACELESS.match(word) for word in _WORDS.findall(piece))
+    return any(
+        len(word) >= GRAM and not _IS_SPACELESS.match(word)
+        for word in _WORDS.findall(piece)
+    )
 
 
 class Query(NamedTuple):
@@ -111,7 +120,10 @@ class Query(NamedTuple):
 
     def first(self, folded: str) -> int:
         """Where the first of its words stands in a text that it finds."""
-        return min((found.start() for test in self.tests if (found := test.search(folded))), default=0)
+        return min(
+            (found.start() for test in self.tests if (found := test.search(folded))),
+            default=0,
+        )
 
 
 def parse(words: object) -> Query:
@@ -119,19 +131,27 @@ def parse(words: object) -> Query:
     if not isinstance(words, str):
         raise InvalidInput(f"A search is for words, not for {type(words).__name__}.")
     if len(words) > CHARS_MAX:
-        raise InvalidInput(f"A search takes at most {CHARS_MAX:,} characters, not {len(words):,}.")
+        raise InvalidInput(
+            f"A search takes at most {CHARS_MAX:,} characters, not {len(words):,}."
+        )
     if NO_TEXT.search(words):
-        raise InvalidInput("The words hold a NUL or half of a surrogate pair, which is no text.")
+        raise InvalidInput(
+            "The words hold a NUL or half of a surrogate pair, which is no text."
+        )
     terms = [
         term
         for phrase, word in _PIECES.findall(words)
         if (term := _phrase(phrase) if not word else _word(word))
     ]
     if not terms:
-        raise InvalidInput("There is nothing to search for in this.", hint="give a word, or a part of one")
+        raise InvalidInput(
+            "There is nothing to search for in this.",
+            hint="give a word, or a part of one",
+        )
     if len(terms) > TERMS_MAX:
         raise InvalidInput(
-            f"A search takes at most {TERMS_MAX} words, not {len(terms)}.", hint="leave some out"
+            f"A search takes at most {TERMS_MAX} words, not {len(terms)}.",
+            hint="leave some out",
         )
     return Query(
         tuple(dict.fromkeys(piece for term in terms for piece in term.pieces)),
@@ -156,7 +176,10 @@ def _word(word: str) -> Query | None:
     exact = re.escape(folded)
     if len(folded) >= GRAM:
         return Query(
-            (folded,), (), (re.compile((_BEFORE if begins else "") + exact),), _spaceless_keys(folded)
+            (folded,),
+            (),
+            (re.compile((_BEFORE if begins else "") + exact),),
+            _spaceless_keys(folded),
         )
     keys = _spaceless_keys(folded) or tuple(keys_of(folded))
     if not keys:
@@ -193,7 +216,11 @@ def _spaceless_keys(folded: str) -> tuple[str, ...]:
     keys: list[str] = []
     for run in _WORDS.findall(folded):
         if _IS_SPACELESS.match(run):
-            keys += [run] if len(run) == 1 else [run[at : at + 2] for at in range(len(run) - 1)]
+            keys += (
+                [run]
+                if len(run) == 1
+                else [run[at : at + 2] for at in range(len(run) - 1)]
+            )
     return tuple(keys)
 
 
@@ -205,4 +232,6 @@ def snippet(text: str, folded: str, query: Query) -> str:
     start = max(0, at - _SNIPPET_LEAD)
     found = " ".join(text[start : start + 3 * SNIPPET_CHARS].split())
     more = len(found) > SNIPPET_CHARS or start + 3 * SNIPPET_CHARS < len(text)
-    return ("…" if start else "") + found[:SNIPPET_CHARS].rstrip() + ("…" if more else "")
+    return (
+        ("…" if start else "") + found[:SNIPPET_CHARS].rstrip() + ("…" if more else "")
+    )

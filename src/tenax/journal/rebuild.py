@@ -37,7 +37,11 @@ def rebuild(tx: Tx, state: HeadState) -> HeadState:
         )
     folded = _Folded(tx, state)
     new = folded.derived.settle()
-    new.head, new.digest, new.listed_at = max(state.head, new.facts), folded.digest, folded.at
+    new.head, new.digest, new.listed_at = (
+        max(state.head, new.facts),
+        folded.digest,
+        folded.at,
+    )
     _put_rows(tx, folded.derived)
     _put_stretches(tx, folded.derived)
     _put_runs(tx, folded.derived)
@@ -46,7 +50,10 @@ def rebuild(tx: Tx, state: HeadState) -> HeadState:
     tx.run("set_list", {"num": new.num, "source": folded.source, **folded.derived.list,
                         "opened_at": folded.opened_at, "updated_at": folded.at})  # fmt: skip
     tx.run("put_head", {"conversation": new.num, **msgspec.structs.asdict(new)})
-    tx.run("follow_again", {"num": new.num, "facts": new.facts, "turns": new.turns, "due": new.due})
+    tx.run(
+        "follow_again",
+        {"num": new.num, "facts": new.facts, "turns": new.turns, "due": new.due},
+    )
     return new
 
 
@@ -91,7 +98,10 @@ class _Folded:
 def _put_rows(tx: Tx, derived: Derived) -> None:
     """Only those that are wrong: writing a row is writing its event."""
     low, high = bounds(derived.state.num)
-    wanted = {low + seq: (row.first, row.role, row.waiting, row.dead) for seq, row in derived.rows.items()}
+    wanted = {
+        low + seq: (row.first, row.role, row.waiting, row.dead)
+        for seq, row in derived.rows.items()
+    }
     kept: dict[int, tuple[int | None, ...]] = {}
     while page := tx.run("prove_rows", {"low": low, "high": high, "limit": _PAGE}):
         kept.update((place, tuple(columns)) for place, *columns in page)

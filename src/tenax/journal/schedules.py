@@ -91,10 +91,13 @@ class Schedules:
 
         def work(tx: Tx) -> list[tuple[Any, ...]]:
             where = {"owner": self._user, "id": name}
-            if key not in self._store.heads(tx, [key]):  # it was deleted since its number was learned
+            # it was deleted since its number was learned
+            if key not in self._store.heads(tx, [key]):
                 return []
             if not (known := tx.run("schedule", where)):
-                tx.run("put_schedule", {**where, **row, "at": self._journal.clock.now_us()})
+                tx.run(
+                    "put_schedule", {**where, **row, "at": self._journal.clock.now_us()}
+                )
                 known = tx.run("schedule", where)
             return known
 
@@ -105,21 +108,34 @@ class Schedules:
     def check(self, words: str) -> str:
         """The words as they are kept. Raises InvalidInput where they are none, or there are enough schedules."""
         if not words.strip() or NO_TEXT.search(words):
-            raise InvalidInput("There is nothing to ask in this, or it is no text.", hint="say what to do")
+            raise InvalidInput(
+                "There is nothing to ask in this, or it is no text.",
+                hint="say what to do",
+            )
         if len(words) > WORDS_CHARS_MAX:
-            raise TooLarge(f"A schedule has at most {WORDS_CHARS_MAX:,} characters.", hint="say it shorter")
+            raise TooLarge(
+                f"A schedule has at most {WORDS_CHARS_MAX:,} characters.",
+                hint="say it shorter",
+            )
         if len(self.all()) >= SCHEDULES_MAX:
-            raise InvalidInput(f"There are {SCHEDULES_MAX} schedules already.", hint="remove one of them")
+            raise InvalidInput(
+                f"There are {SCHEDULES_MAX} schedules already.",
+                hint="remove one of them",
+            )
         return words.strip()
 
     def get(self, id: str) -> Schedule | None:  # noqa: A002
         """The one with this id, also if it is over."""
-        rows = self._store.query("schedule", owner=self._user, id=id) if is_id(id) else []
+        rows = (
+            self._store.query("schedule", owner=self._user, id=id) if is_id(id) else []
+        )
         return Schedule(*rows[0]) if rows else None
 
     def all(self) -> list[Schedule]:
         """Those that are not over, by the time that they are due."""
-        return [Schedule(*row) for row in self._store.query("schedules", owner=self._user)]
+        return [
+            Schedule(*row) for row in self._store.query("schedules", owner=self._user)
+        ]
 
     def next_due(self) -> int | None:
         """When the first of them is due."""
@@ -128,7 +144,9 @@ class Schedules:
     def asked_at(self, schedule: Schedule) -> int | None:
         """When the time that is due was asked, if it was."""
         once = schedule.once
-        rows = self._store.query("schedule_fired", owner=self._user, source=once.source, key=once.id)
+        rows = self._store.query(
+            "schedule_fired", owner=self._user, source=once.source, key=once.id
+        )
         return int(rows[0][0]) if rows else None
 
     def move(self, schedule: Schedule, to: int | None) -> bool:
@@ -141,12 +159,22 @@ class Schedules:
     def remove(self, id: str, conversation: str | None = None) -> None:  # noqa: A002
         """Take it away, if it is one of this conversation or of any. Raises NoSuchConversation."""
         found = self.get(id)
-        if found is None or found.due is None or conversation not in {None, found.conversation}:
-            raise NoSuchConversation(f"There is no schedule {id:.60}.", hint="look at the list")
+        if (
+            found is None
+            or found.due is None
+            or conversation not in {None, found.conversation}
+        ):
+            raise NoSuchConversation(
+                f"There is no schedule {id:.60}.", hint="look at the list"
+            )
         self._end(id)
 
     def _end(self, id: str) -> bool:  # noqa: A002
-        return bool(self._store.change(lambda tx: tx.run("end_schedule", {"owner": self._user, "id": id})))
+        return bool(
+            self._store.change(
+                lambda tx: tx.run("end_schedule", {"owner": self._user, "id": id})
+            )
+        )
 
     @staticmethod
     def owners(journal: Journal) -> set[str]:

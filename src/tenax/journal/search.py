@@ -22,7 +22,15 @@ from tenax.events import ConversationTitled
 from tenax.journal.base import Hit, Hits
 from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
 from tenax.journal.query import Query, fold, parse, snippet
-from tenax.journal.search_index import READER, ROLE_OF, Key, Proposed, SearchIndex, Unusable, words_in
+from tenax.journal.search_index import (
+    READER,
+    ROLE_OF,
+    Key,
+    Proposed,
+    SearchIndex,
+    Unusable,
+    words_in,
+)
 from tenax.journal.store import Trouble
 
 if TYPE_CHECKING:
@@ -54,7 +62,9 @@ class Search(abc.ABC):
         return []
 
     @abc.abstractmethod
-    def find(self, user: str, words: str, *, num: int | None, before: Key | None, limit: int) -> Hits:
+    def find(
+        self, user: str, words: str, *, num: int | None, before: Key | None, limit: int
+    ) -> Hits:
         """Messages of this user with these words, newest first."""
 
     @abc.abstractmethod
@@ -77,7 +87,15 @@ class Search(abc.ABC):
 class NoSearch(Search):
     """A journal without search: nothing is indexed, and nothing found. For tests that count what a store does."""
 
-    def find(self, user: str, words: str, *, num: int | None, before: Key | None, limit: int) -> Hits:  # noqa: ARG002
+    def find(
+        self,
+        user: str,  # noqa: ARG002
+        words: str,  # noqa: ARG002
+        *,
+        num: int | None,  # noqa: ARG002
+        before: Key | None,  # noqa: ARG002
+        limit: int,  # noqa: ARG002
+    ) -> Hits:
         return Hits([], None, complete=False)
 
     def forget(self, num: int, seqs: Sequence[int] | None) -> bool:  # noqa: ARG002
@@ -113,28 +131,37 @@ class WordSearch(Search):
     def notes(self) -> list[str]:
         return self._index.notes
 
-    def find(self, user: str, words: str, *, num: int | None, before: Key | None, limit: int) -> Hits:
+    def find(
+        self, user: str, words: str, *, num: int | None, before: Key | None, limit: int
+    ) -> Hits:
         query, start = parse(words), _key(before)
         self._indexer.wake()
         hits = self._find(user, query, num, start, limit)
-        if not hits.complete and len(hits.hits) < limit:  # it may be in what nobody has read
+        # it may be in what nobody has read
+        if not hits.complete and len(hits.hits) < limit:
             with contextlib.suppress(TenaxError, Trouble):
                 self._indexer.catch_up(BEHIND_SECONDS)
                 hits = self._find(user, query, num, start, limit)
         return hits
 
-    def _find(self, user: str, query: Query, num: int | None, start: Key | None, limit: int) -> Hits:
+    def _find(
+        self, user: str, query: Query, num: int | None, start: Key | None, limit: int
+    ) -> Hits:
         life = self._ready()
         if life is not None:
             # Who is behind is asked before the index is, so what was not behind is in the index by then; unless the
             # index was made anew in between.
             fresh = self._fresh(user, num, query, trusted=True)
             with contextlib.suppress(Unusable):
-                hits = self._page(user, num, query, start, limit, fresh, self._index.propose)
+                hits = self._page(
+                    user, num, query, start, limit, fresh, self._index.propose
+                )
                 if self._ready() == life:
                     return hits
         fresh = self._fresh(user, num, query, trusted=False)
-        return self._page(user, num, query, start, limit, fresh, self._propose_if_usable)
+        return self._page(
+            user, num, query, start, limit, fresh, self._propose_if_usable
+        )
 
     def forget(self, num: int, seqs: Sequence[int] | None) -> bool:
         done = self._index.forget(num, seqs)
@@ -166,11 +193,17 @@ class WordSearch(Search):
 
     # -- past the cursor -------------------------------------------------------------------------------------
 
-    def _fresh(self, user: str, num: int | None, query: Query, *, trusted: bool) -> _Fresh:
+    def _fresh(
+        self, user: str, num: int | None, query: Query, *, trusted: bool
+    ) -> _Fresh:
         """Read what the index does not have, newest conversations first."""
         where = {"owner": user, "limit": FRESH_CONVERSATIONS_MAX + 1}
         if num is not None:
-            at = self._store.query("cursor", num=num, reader=READER.name) if trusted else []
+            at = (
+                self._store.query("cursor", num=num, reader=READER.name)
+                if trusted
+                else []
+            )
             behind = [(num, at[0][0] if at else 0)]
         elif trusted:
             behind = self._store.query("unindexed", **where, reader=READER.name)
@@ -183,7 +216,11 @@ class WordSearch(Search):
             while rows := self._back(low + after, high):
                 for place, kind, at, body in rows:
                     left, room = left - 1, room - len(body or b"")
-                    if body is not None and kind in ROLE_OF and query.matches(fold(words_in(kind, body))):
+                    if (
+                        body is not None
+                        and kind in ROLE_OF
+                        and query.matches(fold(words_in(kind, body)))
+                    ):
                         found.append((at, place))
                 if left < 0 or room < 0:
                     return _Fresh(found, len(behind), whole=False)
@@ -193,7 +230,9 @@ class WordSearch(Search):
     def _back(self, low: int, high: int) -> list[Row]:
         """The last facts of a conversation up to `high`."""
         limit, size = _FRESH_PAGE
-        return self._store.query("facts_back", low=low, high=high, limit=limit, bytes=size)
+        return self._store.query(
+            "facts_back", low=low, high=high, limit=limit, bytes=size
+        )
 
     # -- a page ----------------------------------------------------------------------------------------------
 
@@ -208,23 +247,42 @@ class WordSearch(Search):
         propose: Callable[..., Proposed],
     ) -> Hits:
         hits: dict[Key, Hit] = {}
-        for attempt in range(_ATTEMPTS):  # a stale index may propose what the journal no longer has
+        # a stale index may propose what the journal no longer has
+        for attempt in range(_ATTEMPTS):
             wanted = max(limit + 1, min((limit + 1) << attempt, _PROPOSED_MAX))
             proposed = propose(user, query, num=num, before=before, limit=wanted)
             # Down to `end` everything is known; None: to the very end.
-            end = proposed.upto or (proposed.keys[-1] if len(proposed.keys) == wanted else None)
-            keys = {*proposed.keys, *(key for key in fresh.keys if before is None or key < before)}
-            known = sorted((key for key in keys if end is None or key >= end), reverse=True)
+            end = proposed.upto or (
+                proposed.keys[-1] if len(proposed.keys) == wanted else None
+            )
+            keys = {
+                *proposed.keys,
+                *(key for key in fresh.keys if before is None or key < before),
+            }
+            known = sorted(
+                (key for key in keys if end is None or key >= end), reverse=True
+            )
             hits.update(self._show(user, query, known[:wanted]))
             before = known[wanted - 1] if len(known) > wanted else end
             if len(hits) > limit or before is None or before == proposed.upto:
                 break
         shown = list(hits.items())[:limit]
         next_page = shown[-1][0] if len(hits) > limit else before
-        return Hits([hit for _, hit in shown], next_page, unindexed=fresh.conversations, complete=fresh.whole)
+        return Hits(
+            [hit for _, hit in shown],
+            next_page,
+            unindexed=fresh.conversations,
+            complete=fresh.whole,
+        )
 
     def _propose_if_usable(
-        self, user: str, query: Query, *, num: int | None, before: Key | None, limit: int
+        self,
+        user: str,
+        query: Query,
+        *,
+        num: int | None,
+        before: Key | None,
+        limit: int,
     ) -> Proposed:
         try:
             return self._index.propose(user, query, num=num, before=before, limit=limit)
@@ -236,7 +294,10 @@ class WordSearch(Search):
         hits: dict[Key, Hit] = {}
         for start in range(0, len(keys), _SHOWN_AT_ONCE):
             some = keys[start : start + _SHOWN_AT_ONCE]
-            rows = {row[0]: row for row in self._index.found(user, [place for _, place in some])}
+            rows = {
+                row[0]: row
+                for row in self._index.found(user, [place for _, place in some])
+            }
             for key in some:
                 hit = self._hit(query, key, rows[key[1]]) if key[1] in rows else None
                 if hit is not None:
@@ -249,8 +310,17 @@ class WordSearch(Search):
         folded = fold(text)
         if at != key[0] or kind not in ROLE_OF or not query.matches(folded):
             return None
-        standing = not dead and (kind != ConversationTitled.kind or self._is_title(place))
-        return Hit(conversation, place & ALL_SEQS, at, ROLE_OF[kind], snippet(text, folded, query), standing)
+        standing = not dead and (
+            kind != ConversationTitled.kind or self._is_title(place)
+        )
+        return Hit(
+            conversation,
+            place & ALL_SEQS,
+            at,
+            ROLE_OF[kind],
+            snippet(text, folded, query),
+            standing,
+        )
 
     def _is_title(self, place: int) -> bool:
         low, high = bounds(place >> SEQ_BITS)
@@ -263,4 +333,6 @@ def _key(before: object) -> Key | None:
     try:
         return msgspec.convert(before, tuple[_Int64, _Int64])
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"`before` is what the last page gave, not {str(before)[:40]!r}.") from error
+        raise InvalidInput(
+            f"`before` is what the last page gave, not {str(before)[:40]!r}."
+        ) from error

@@ -73,7 +73,10 @@ def words_in(kind: str, body: bytes) -> str:
     """The text of an event that a search finds. What cannot be read holds no words; `doctor` says why."""
     try:
         return _words(decode(kind, body))
-    except (StoreDamaged, RecursionError):  # the second: nested deeper than this stack has room for
+    except (
+        StoreDamaged,
+        RecursionError,
+    ):  # the second: nested deeper than this stack has room for
         return ""
 
 
@@ -159,7 +162,13 @@ class SearchIndex(abc.ABC):
 
     @abc.abstractmethod
     def propose(
-        self, user: str, query: Query, *, num: int | None, before: Key | None, limit: int
+        self,
+        user: str,
+        query: Query,
+        *,
+        num: int | None,
+        before: Key | None,
+        limit: int,
     ) -> Proposed:
         """The newest messages of this user that may be meant, older than `before`. Raises Unusable."""
 

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any
 from tenax.errors import TenaxError
 from tenax.journal.place import bounds
 from tenax.journal.query import has_word, keys_of
-from tenax.journal.search_index import LOOK_SECONDS, READER, Key, Move, Position, Proposed, SearchIndex
+from tenax.journal.search_index import (
+    LOOK_SECONDS,
+    READER,
+    Key,
+    Move,
+    Position,
+    Proposed,
+    SearchIndex,
+)
 from tenax.journal.store import Trouble
 
 if TYPE_CHECKING:
@@ -49,7 +57,9 @@ class PostgresSearch(SearchIndex):
     def notes(self) -> list[str]:
         if self._pieces():
             return []
-        return ["The database has no pg_trgm: a search for a rare word reads every message of its user."]
+        return [
+            "The database has no pg_trgm: a search for a rare word reads every message of its user."
+        ]
 
     def _pieces(self) -> bool:
         """Whether pieces of words can be looked up."""
@@ -63,7 +73,13 @@ class PostgresSearch(SearchIndex):
         return "table" if self._store.query("reader", name=READER.name) else None
 
     def propose(
-        self, user: str, query: Query, *, num: int | None, before: Key | None, limit: int
+        self,
+        user: str,
+        query: Query,
+        *,
+        num: int | None,
+        before: Key | None,
+        limit: int,
     ) -> Proposed:
         likes = [f"%{_escape(piece)}%" for piece in query.pieces]
         where = {"owner": user, "likes": likes, "keys": list(query.keys)}
@@ -71,7 +87,9 @@ class PostgresSearch(SearchIndex):
         found: list[Key] = []
         for rows in self._pages(query, where, num, before or _NEWEST, limit):
             found += [
-                (at, place) for at, place, folded in rows if folded is not None and query.matches(folded)
+                (at, place)
+                for at, place, folded in rows
+                if folded is not None and query.matches(folded)
             ]
             if len(found) >= limit:
                 break
@@ -80,12 +98,21 @@ class PostgresSearch(SearchIndex):
         return Proposed(found[:limit])
 
     def _pages(
-        self, query: Query, where: dict[str, Any], num: int | None, last: Key, limit: int
+        self,
+        query: Query,
+        where: dict[str, Any],
+        num: int | None,
+        last: Key,
+        limit: int,
     ) -> Iterator[list[Row]]:
         """Messages that may be meant, newest first, until there are no more."""
         low, high = bounds(num or 0)
         for page in count():
-            name, size, terms = "search_within", max(limit, LOOKED_UP), {"low": low, "high": high}
+            name, size, terms = (
+                "search_within",
+                max(limit, LOOKED_UP),
+                {"low": low, "high": high},
+            )
             if num is None and page >= len(WINDOWS):
                 name, terms = self._look_up(query, where)
             elif num is None:
@@ -99,10 +126,14 @@ class PostgresSearch(SearchIndex):
                 return
             last = rows[-1][0], rows[-1][1]
 
-    def _look_up(self, query: Query, where: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def _look_up(
+        self, query: Query, where: dict[str, Any]
+    ) -> tuple[str, dict[str, Any]]:
         """How the index is asked: through pieces that hold letters if it can be, because they are the rarest."""
         has_pieces = self._pieces()
-        pieces = sorted((like for like in where["likes"] if has_pieces and has_word(like)), key=len)
+        pieces = sorted(
+            (like for like in where["likes"] if has_pieces and has_word(like)), key=len
+        )
         keys = [*query.keys, *query.implied]
         if pieces:
             return "search_by_pieces", {"first": pieces[-1], "second": pieces[0]}
@@ -123,7 +154,10 @@ class PostgresSearch(SearchIndex):
                 try:
                     with self._store.aside(seconds=INDEX_SECONDS) as tx:
                         tx.run(name)
-                except (TenaxError, Trouble):  # not there, or not allowed: `notes` says so
+                except (
+                    TenaxError,
+                    Trouble,
+                ):  # not there, or not allowed: `notes` says so
                     break
         self._sweep()
         self._prepared = True
@@ -132,7 +166,9 @@ class PostgresSearch(SearchIndex):
         """Forget conversations that were deleted by a process that did not live to say so."""
         past = 0
         while page := self._store.query("tombstones_page", past=past, limit=PAGE):
-            for (num,) in self._store.query("orphan_search_docs", nums=[num for (num,) in page]):
+            for (num,) in self._store.query(
+                "orphan_search_docs", nums=[num for (num,) in page]
+            ):
                 self._remove(num, None)
             past = page[-1][0]
 
@@ -155,12 +191,28 @@ class PostgresSearch(SearchIndex):
                 gone = set(move.erased)
                 docs = [doc for doc in move.docs if doc.place not in gone]
                 if docs:
-                    rows = [(doc.place, move.user, doc.folded, " ".join(keys_of(doc.folded))) for doc in docs]
+                    rows = [
+                        (
+                            doc.place,
+                            move.user,
+                            doc.folded,
+                            " ".join(keys_of(doc.folded)),
+                        )
+                        for doc in docs
+                    ]
                     tx.many("put_search_doc", rows)
                 if move.erased:
                     tx.many("delete_search_doc", [(place,) for place in move.erased])
             for move in stand:
-                tx.run("advance", {"num": move.num, "reader": READER.name, "to": move.to, "was": move.was})
+                tx.run(
+                    "advance",
+                    {
+                        "num": move.num,
+                        "reader": READER.name,
+                        "to": move.to,
+                        "was": move.was,
+                    },
+                )
 
     def tidy(self, *, idle: bool = False) -> bool:  # noqa: ARG002  (the server sees to it)
         return False

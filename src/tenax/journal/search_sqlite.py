@@ -28,7 +28,14 @@ from tenax.journal import guard
 from tenax.journal.place import SEQ_BITS, bounds
 from tenax.journal.query import keys_of, trigrams
 from tenax.journal.schema import named
-from tenax.journal.search_index import LOOK_SECONDS, READER, Position, Proposed, SearchIndex, Unusable
+from tenax.journal.search_index import (
+    LOOK_SECONDS,
+    READER,
+    Position,
+    Proposed,
+    SearchIndex,
+    Unusable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -60,7 +67,14 @@ _OWNER, _CONVERSATION = (0xE000, 12), (0xF0000, 15)
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError)
 _NOT_OURS = (apsw.ConstraintError, apsw.SQLError)
 """While writing, these say that the file does not hold what we put there. While reading, a query may be to blame."""
-_MERGE, _MERGE_GRAMS, _MERGE_KEYS, _GIVE_ROOM_BACK, _EMPTY_LOG, _CHORES = 1, 2, 3, 4, 5, 6
+_MERGE, _MERGE_GRAMS, _MERGE_KEYS, _GIVE_ROOM_BACK, _EMPTY_LOG, _CHORES = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+)
 """What is to be done after something was forgotten, one after the other."""
 _SQL = named("words.sql")
 
@@ -81,7 +95,13 @@ class SqliteSearch(SearchIndex):
         return f"{generation}.{life}" if life == self._store.incarnation else None
 
     def propose(
-        self, user: str, query: Query, *, num: int | None, before: Key | None, limit: int
+        self,
+        user: str,
+        query: Query,
+        *,
+        num: int | None,
+        before: Key | None,
+        limit: int,
     ) -> Proposed:
         with self._file.reading() as db:
             if not (known := _run(db, "owner", {"name": user})):
@@ -91,7 +111,8 @@ class SqliteSearch(SearchIndex):
             deadline = self._store.clock.monotonic() + LOOK_SECONDS
 
             def meant(doc: int, at: int, place: int, whose: int) -> bool:
-                ours = whose == owner and low <= place <= high  # no text can pass for a scope
+                # no text can pass for a scope
+                ours = whose == owner and low <= place <= high
                 if not ours or (before is not None and (at, place) >= before):
                     return False
                 return query.matches(_run(db, "folded", {"id": doc})[0][0])
@@ -99,7 +120,13 @@ class SqliteSearch(SearchIndex):
             scope = _scope(_OWNER, owner) if num is None else _scope(_CONVERSATION, num)
             ((drift,),) = _run(db, "drift")
             rows = _candidates(db, query, scope, before, drift)
-            return _newest(rows, meant, limit, drift, lambda: self._store.clock.monotonic() < deadline)
+            return _newest(
+                rows,
+                meant,
+                limit,
+                drift,
+                lambda: self._store.clock.monotonic() < deadline,
+            )
 
     def found(self, user: str, places: Sequence[int]) -> list[Row]:
         return self._store.query("found", owner=user, places=json.dumps(list(places)))
@@ -121,17 +148,27 @@ class SqliteSearch(SearchIndex):
     def _compare_cursors(self, hold: Callable[[Tx], None]) -> None:
         """Set the journal's cursors back to where this file is, in every conversation in which it is behind them."""
         past = 0
-        while page := self._store.query("cursors_page", reader=READER.name, past=past, limit=PAGE):
+        while page := self._store.query(
+            "cursors_page", reader=READER.name, past=past, limit=PAGE
+        ):
             with self._file.writing() as db:
                 have: dict[int, int] = dict(
-                    _run(db, "positions_page", {"nums": json.dumps([num for num, _ in page])})
+                    _run(
+                        db,
+                        "positions_page",
+                        {"nums": json.dumps([num for num, _ in page])},
+                    )
                 )
-            wrong = [(num, have.get(num, 0)) for num, seq in page if have.get(num, 0) < seq]
+            wrong = [
+                (num, have.get(num, 0)) for num, seq in page if have.get(num, 0) < seq
+            ]
             for start in range(0, len(wrong), SET_BACK_AT_ONCE):
                 with self._store.transaction(durable=False) as tx:
                     hold(tx)
                     for num, seq in wrong[start : start + SET_BACK_AT_ONCE]:
-                        tx.run("set_back", {"num": num, "reader": READER.name, "to": seq})
+                        tx.run(
+                            "set_back", {"num": num, "reader": READER.name, "to": seq}
+                        )
             past = page[-1][0]
 
     def _sweep(self) -> None:
@@ -139,7 +176,9 @@ class SqliteSearch(SearchIndex):
         past = 0
         while page := self._store.query("tombstones_page", past=past, limit=PAGE):
             with self._file.writing() as db:
-                left = _run(db, "have_docs", {"nums": json.dumps([num for (num,) in page])})
+                left = _run(
+                    db, "have_docs", {"nums": json.dumps([num for (num,) in page])}
+                )
             for (num,) in left:
                 self._remove(num, None)
             past = page[-1][0]
@@ -158,7 +197,15 @@ class SqliteSearch(SearchIndex):
         with self._store.transaction(durable=False) as tx:
             hold(tx)
             for move in done:
-                tx.run("advance", {"num": move.num, "reader": READER.name, "to": move.to, "was": move.was})
+                tx.run(
+                    "advance",
+                    {
+                        "num": move.num,
+                        "reader": READER.name,
+                        "to": move.to,
+                        "was": move.was,
+                    },
+                )
 
     # -- forgetting ------------------------------------------------------------------------------------------
 
@@ -176,7 +223,9 @@ class SqliteSearch(SearchIndex):
     def _remove(self, num: int, seqs: Sequence[int] | None) -> None:
         """The text goes at once; what is being read of this conversation meanwhile is not taken in."""
         low, high = bounds(num)
-        spans = [(low, high)] if seqs is None else [(low + seq, low + seq) for seq in seqs]
+        spans = (
+            [(low, high)] if seqs is None else [(low + seq, low + seq) for seq in seqs]
+        )
         with self._file.writing() as db, _changing(db):
             _run(db, "note_forgetting", {"num": num})
         for start, end in spans:
@@ -237,7 +286,8 @@ class _File:
         self._writer: apsw.Connection | None = None
         self._writes_to: _Identity = None
         self._idle: list[tuple[apsw.Connection, _Identity]] = []
-        self._shelf = threading.Lock()  # of those: who reads does not wait for who writes
+        # of those: who reads does not wait for who writes
+        self._shelf = threading.Lock()
         self._closed = False
         if path is not None:
             guard.protect(path)
@@ -263,7 +313,11 @@ class _File:
             raise self._judge(error) from error
         finally:
             with self._shelf:
-                keep = not self._closed and not self.damaged and len(self._idle) < READERS_MAX
+                keep = (
+                    not self._closed
+                    and not self.damaged
+                    and len(self._idle) < READERS_MAX
+                )
                 if keep:
                     self._idle.append((connection, of))
             if not keep:
@@ -322,7 +376,9 @@ class _File:
             raise Unusable("The search file is of another version.")
         if self._writer.pragma("page_count") > 0:
             self._unlink()
-            self._writer = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
+            self._writer = self._connect(
+                apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+            )
         self._make(self._writer)
         self._writes_to = self._identity()
         return self._writer
@@ -339,13 +395,16 @@ class _File:
             db.pragma("user_version", VERSION)
 
     def _connect(self, flags: int) -> apsw.Connection:
-        connection = apsw.Connection(":memory:" if self.in_memory else str(self._path), flags=flags)
+        connection = apsw.Connection(
+            ":memory:" if self.in_memory else str(self._path), flags=flags
+        )
         connection.set_busy_timeout(BUSY_MS)
         connection.pragma("synchronous", "normal")
         connection.pragma("secure_delete", "on")
         connection.pragma("temp_store", "memory")
         connection.pragma("cache_size", -CACHE_KIB)
-        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # a process that ends waits for nothing
+        # a process that ends waits for nothing
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         return connection
 
     @staticmethod
@@ -354,10 +413,15 @@ class _File:
         return int(connection.pragma("user_version")) if ours else 0
 
     def _judge(self, error: apsw.Error, *, writing: bool = False) -> Unusable:
-        if isinstance(error, _DAMAGE + _NOT_OURS if writing else _DAMAGE) and not self._closed:
+        if (
+            isinstance(error, _DAMAGE + _NOT_OURS if writing else _DAMAGE)
+            and not self._closed
+        ):
             self.damaged = True
             self._mark()
-        return Unusable(f"The search file cannot be used: {str(error) or type(error).__name__}.")
+        return Unusable(
+            f"The search file cannot be used: {str(error) or type(error).__name__}."
+        )
 
     def _mark(self) -> None:
         """Let other processes know, if the file can still be written to."""
@@ -424,7 +488,9 @@ _Identity = tuple[int, int] | None
 # -- rows --------------------------------------------------------------------------------------------------
 
 
-def _candidates(db: apsw.Connection, query: Query, scope: str, before: Key | None, drift: int) -> apsw.Cursor:
+def _candidates(
+    db: apsw.Connection, query: Query, scope: str, before: Key | None, drift: int
+) -> apsw.Cursor:
     top = 2**63 - 1
     if before is not None:
         top = min(_slot(before[0]) + drift, top)
@@ -457,7 +523,12 @@ def _newest(
             if doc < enough:
                 break
             below = first - doc > drift + 1  # the next page would begin below this one
-            if n % LOOK_AT_ONCE == LOOK_AT_ONCE - 1 and enough < 0 and below and not in_time():
+            if (
+                n % LOOK_AT_ONCE == LOOK_AT_ONCE - 1
+                and enough < 0
+                and below
+                and not in_time()
+            ):
                 upto = (doc + 1) << UNIT_BITS, 0
                 break
             if (enough < 0 or (at, place) > found[-1]) and meant(doc, at, place, whose):
@@ -489,22 +560,37 @@ def _begin(db: apsw.Connection, move: Move) -> bool:
 def _put(db: apsw.Connection, moves: Sequence[Move]) -> None:
     """Put the docs of these moves in, oldest first: FTS5 writes a segment whenever an id is not above the last."""
     gone = {place for move in moves for place in move.erased}
-    docs = [(_slot(doc.at), doc, move.user) for move in moves for doc in move.docs if doc.place not in gone]
+    docs = [
+        (_slot(doc.at), doc, move.user)
+        for move in moves
+        for doc in move.docs
+        if doc.place not in gone
+    ]
     docs.sort(key=lambda each: each[0])
     owners: dict[str, int] = {}
     rows: list[tuple[int, int, Doc]] = []
     last = drift = -1
     for slot, doc, user in docs:
         if user not in owners:
-            owners[user] = (_run(db, "owner", {"name": user}) or _run(db, "put_owner", {"name": user}))[0][0]
+            owners[user] = (
+                _run(db, "owner", {"name": user})
+                or _run(db, "put_owner", {"name": user})
+            )[0][0]
         last = _free_id(db, max(slot, last + 1))
         drift = max(drift, last - slot)
         rows.append((last, owners[user], doc))
-    db.executemany(_SQL["put_doc"], [(new, doc.place, doc.at, owner, doc.folded) for new, owner, doc in rows])
     db.executemany(
-        _SQL["put_grams"], [(new, *_scopes(owner, doc.place), doc.folded) for new, owner, doc in rows]
+        _SQL["put_doc"],
+        [(new, doc.place, doc.at, owner, doc.folded) for new, owner, doc in rows],
     )
-    keys = [(new, *_scopes(owner, doc.place), " ".join(keys_of(doc.folded))) for new, owner, doc in rows]
+    db.executemany(
+        _SQL["put_grams"],
+        [(new, *_scopes(owner, doc.place), doc.folded) for new, owner, doc in rows],
+    )
+    keys = [
+        (new, *_scopes(owner, doc.place), " ".join(keys_of(doc.folded)))
+        for new, owner, doc in rows
+    ]
     db.executemany(_SQL["put_keys"], keys)
     _run(db, "count_docs", {"docs": len(rows), "drift": drift})
 
@@ -532,7 +618,9 @@ def _drop(db: apsw.Connection, low: int, high: int, limit: int) -> int:
     rows = _run(db, "docs_between", {"low": low, "high": high, "limit": limit})
     for doc, place, owner, folded in rows:
         db.execute(_SQL["drop_grams"], (doc, *_scopes(owner, place), folded))
-        db.execute(_SQL["drop_keys"], (doc, *_scopes(owner, place), " ".join(keys_of(folded))))
+        db.execute(
+            _SQL["drop_keys"], (doc, *_scopes(owner, place), " ".join(keys_of(folded)))
+        )
         db.execute(_SQL["drop_doc"], (doc,))
     if rows:
         _run(db, "set_chore", {"chore": _MERGE})
@@ -561,7 +649,9 @@ def _scope(alphabet: tuple[int, int], number: int) -> str:
     """A number as three characters for private use."""
     first, bits = alphabet
     mask = (1 << bits) - 1
-    return "".join(chr(first + (number >> shift & mask)) for shift in (2 * bits, bits, 0))
+    return "".join(
+        chr(first + (number >> shift & mask)) for shift in (2 * bits, bits, 0)
+    )
 
 
 def _all_of(tokens: Sequence[str]) -> str:
@@ -569,7 +659,9 @@ def _all_of(tokens: Sequence[str]) -> str:
     return " AND ".join('"' + token.replace('"', '""') + '"' for token in tokens)
 
 
-def _run(db: apsw.Connection, name: str, params: dict[str, Any] | None = None) -> list[Row]:
+def _run(
+    db: apsw.Connection, name: str, params: dict[str, Any] | None = None
+) -> list[Row]:
     return db.execute(_SQL[name], params or {}).fetchall()
 
 

@@ -25,7 +25,13 @@ from pathlib import Path
 
 import msgspec
 
-from tenax.errors import StoreDamaged, StoreError, StoreFull, StoreMisused, StoreUnavailable
+from tenax.errors import (
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreMisused,
+    StoreUnavailable,
+)
 from tenax.journal import guard
 
 __all__ = ["BYTES_MAX", "ROOM_BYTES", "Entry", "Spool", "left"]
@@ -81,7 +87,9 @@ class Spool:
             self._lock = _make(self._folder) if make else _hold(self._folder)
             try:
                 self._file = os.open(
-                    self._folder / "spool", os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if make else 0), 0o600
+                    self._folder / "spool",
+                    os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if make else 0),
+                    0o600,
                 )
                 if make:
                     _take_room(self._file)
@@ -89,7 +97,8 @@ class Spool:
                         _flush_folder(each)
                 entries, self._end = self._scan(os.fstat(self._file).st_size)
             except FileNotFoundError:
-                _remove_empty(self._folder)  # begun and not finished, or shipped meanwhile; the lock is ours
+                # begun and not finished, or shipped meanwhile; the lock is ours
+                _remove_empty(self._folder)
                 self._let_go()
                 raise
             except BaseException:
@@ -105,7 +114,9 @@ class Spool:
             body = _encode(msgspec.structs.replace(entry, index=index))
             record = _HEAD.pack(len(body), _checksum(body)) + body + _END
             if self._end + len(record) > BYTES_MAX:
-                raise StoreFull(f"The spool {self._folder} has reached its {BYTES_MAX:,} bytes.")
+                raise StoreFull(
+                    f"The spool {self._folder} has reached its {BYTES_MAX:,} bytes."
+                )
             _write_at(self._file, record, self._end)
             _flush(self._file)
             self._end += len(record) - len(_END)
@@ -160,7 +171,11 @@ class Spool:
             length, checksum = _HEAD.unpack(os.pread(self._file, _HEAD.size, at))
             if length == 0:
                 break
-            body = os.pread(self._file, length, at + _HEAD.size) if length <= size - at else b""
+            body = (
+                os.pread(self._file, length, at + _HEAD.size)
+                if length <= size - at
+                else b""
+            )
             if len(body) != length or _checksum(body) != checksum:
                 log.warning(
                     "The spool %s ends in a record that was not finished; what comes before it is whole.",
@@ -190,7 +205,11 @@ def left(folder: Path, alive: Callable[[str], bool]) -> list[Spool]:
     An empty one is among them too: its instance left nothing, and that is worth knowing.
     """
     found: list[Spool] = []
-    names = sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
+    names = (
+        sorted(each.name for each in folder.iterdir() if each.is_dir())
+        if folder.is_dir()
+        else []
+    )
     try:
         for name in names:
             if alive(name):
@@ -202,7 +221,9 @@ def left(folder: Path, alive: Callable[[str], bool]) -> list[Spool]:
             except FileNotFoundError:
                 continue
             except StoreError as error:  # it stays, for a person to look at, and does not hold up the others
-                log.warning("%s", error, extra={"action": "spool_unreadable", "instance": name})
+                log.warning(
+                    "%s", error, extra={"action": "spool_unreadable", "instance": name}
+                )
     except BaseException:
         for spool in found:
             spool.close(remove=False)
@@ -224,7 +245,8 @@ def _make(folder: Path) -> int:
         except FileNotFoundError:
             continue
         except FileExistsError:
-            if folder.is_file() or folder.parent.is_file():  # otherwise it was there, and is gone since
+            # otherwise it was there, and is gone since
+            if folder.is_file() or folder.parent.is_file():
                 raise
         except StoreMisused:
             if str(folder.resolve()) in _held or (folder / "spool").exists():
@@ -235,12 +257,16 @@ def _make(folder: Path) -> int:
 
 def _hold(folder: Path) -> int:
     """Take the lock, or say that somebody has it."""
-    taken = StoreMisused(f"The spool {folder} is in use.", hint="leave it to who has it")
+    taken = StoreMisused(
+        f"The spool {folder} is in use.", hint="leave it to who has it"
+    )
     name = str(folder.resolve())
     with _holding:
         if name in _held:  # opening and closing the file here would free it
             raise taken
-        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(
+            folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
@@ -253,7 +279,8 @@ def _hold(folder: Path) -> int:
             lost = os.stat(folder / "lock").st_ino != os.fstat(descriptor).st_ino  # noqa: PTH116  (beside fstat)
         except FileNotFoundError:
             lost = True
-        if lost:  # it was removed between opening and locking it: this is the lock of nothing
+        # it was removed between opening and locking it: this is the lock of nothing
+        if lost:
             os.close(descriptor)
             raise taken
         _held.add(name)
@@ -268,7 +295,8 @@ def _release(folder: Path, descriptor: int) -> None:
 
 def _remove_empty(folder: Path) -> None:
     """Remove a folder in which there is no spool (any more)."""
-    with contextlib.suppress(OSError):  # another sweep may be at the same; the next one takes what is left
+    # another sweep may be at the same; the next one takes what is left
+    with contextlib.suppress(OSError):
         (folder / "lock").unlink(missing_ok=True)
         folder.rmdir()
 
@@ -308,6 +336,9 @@ def _explained(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             raise StoreFull(
-                f"There is no room left for the spool {folder}.", hint="free some disk space"
+                f"There is no room left for the spool {folder}.",
+                hint="free some disk space",
             ) from error
-        raise StoreUnavailable(f"The spool {folder} cannot be used: {error.strerror}.") from error
+        raise StoreUnavailable(
+            f"The spool {folder} cannot be used: {error.strerror}."
+        ) from error

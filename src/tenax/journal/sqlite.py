@@ -79,7 +79,13 @@ class SqliteStore(Store):
     one_host = True
 
     def __init__(
-        self, path: Path, clock: Clock, ids: Ids, *, patience: float = 30.0, vfs: str | None = None
+        self,
+        path: Path,
+        clock: Clock,
+        ids: Ids,
+        *,
+        patience: float = 30.0,
+        vfs: str | None = None,
     ) -> None:
         super().__init__(clock, ids, patience)
         # SQLite keeps its log beside the target of a link, so everything else lies there too.
@@ -132,16 +138,21 @@ class SqliteStore(Store):
             )
         folder = self.path.parent
         if not folder.is_dir():
-            raise CannotOpen(f"There is no folder {folder} for the store.", hint=f"mkdir -p {folder}")
+            raise CannotOpen(
+                f"There is no folder {folder} for the store.", hint=f"mkdir -p {folder}"
+            )
         if self.path.is_dir():
-            raise CannotOpen(f"{self.path} is a folder, not a store.", hint="name a file in it")
+            raise CannotOpen(
+                f"{self.path} is a folder, not a store.", hint="name a file in it"
+            )
         guard.refuse_network_file_system(folder)
-        writable = os.access(self.path if self.path.exists() else folder, os.W_OK) and os.access(
-            folder, os.W_OK
-        )
+        writable = os.access(
+            self.path if self.path.exists() else folder, os.W_OK
+        ) and os.access(folder, os.W_OK)
         if not writable:
             raise CannotOpen(
-                f"{self.path} cannot be written to.", hint=f"give yourself the right to write in {folder}"
+                f"{self.path} cannot be written to.",
+                hint=f"give yourself the right to write in {folder}",
             )
         log = Path(f"{self.path}-wal")
         if (
@@ -155,7 +166,9 @@ class SqliteStore(Store):
         try:
             return _QueueLock(Path(f"{self.path}-lock"))
         except OSError as error:
-            raise CannotOpen(f"The store's lock file cannot be made: {error.strerror}.") from error
+            raise CannotOpen(
+                f"The store's lock file cannot be made: {error.strerror}."
+            ) from error
 
     def _witness(self) -> Witness | None:
         return Witness(Path(f"{self.path}-witness"), "", self, self.clock)
@@ -165,7 +178,8 @@ class SqliteStore(Store):
         try:
             with self._turn():
                 connection = self._writing(durable=True)
-                _leave_log(connection)  # what can be rescued from a store that is refused stays in its files
+                # what can be rescued from a store that is refused stays in its files
+                _leave_log(connection)
                 self._migrate(connection)
                 self._begin_life(connection)
                 if not self._missing:
@@ -174,17 +188,22 @@ class SqliteStore(Store):
             raise trouble.error from trouble
         except apsw.NotADBError as error:
             raise CannotOpen(
-                f"{self.path} is not a SQLite database.", hint="name another file for the store"
+                f"{self.path} is not a SQLite database.",
+                hint="name another file for the store",
             ) from error
         except apsw.FullError as error:
             raise self.judge(error, committing=False).error from error
-        except (TypeError, ValueError) as error:  # a row that has not even the right columns
+        except (
+            TypeError,
+            ValueError,
+        ) as error:  # a row that has not even the right columns
             raise StoreDamaged(
                 f"{self.path} is damaged: {error}.", hint="restore a copy of the store"
             ) from error
         except apsw.Error as error:
             raise CannotOpen(
-                f"{self.path} cannot be opened: {_said(error)}.", hint="run: tenax doctor"
+                f"{self.path} cannot be opened: {_said(error)}.",
+                hint="run: tenax doctor",
             ) from error
         self._file_id = self._identity()
 
@@ -197,7 +216,8 @@ class SqliteStore(Store):
             connection.pragma("application_id", APPLICATION_ID)
         elif connection.pragma("application_id") != APPLICATION_ID:
             raise CannotOpen(
-                f"{self.path} is the database of another program.", hint="name another file for the store"
+                f"{self.path} is the database of another program.",
+                hint="name another file for the store",
             )
         self._journal_mode(connection)
         self._refuse_truncated(connection)
@@ -209,8 +229,14 @@ class SqliteStore(Store):
             with connection:
                 connection.execute(scripts[number - 1])
                 if number == 1:
-                    first = {"schema": 1, "incarnation": self.ids.append().hex(), "life": self._boot}
-                    connection.execute(_SQL["put_store"], {**first, "at": self.clock.now_us()})
+                    first = {
+                        "schema": 1,
+                        "incarnation": self.ids.append().hex(),
+                        "life": self._boot,
+                    }
+                    connection.execute(
+                        _SQL["put_store"], {**first, "at": self.clock.now_us()}
+                    )
                 connection.execute(_SQL["set_schema"], {"schema": number})
 
     def _refuse_truncated(self, connection: apsw.Connection) -> None:
@@ -248,12 +274,15 @@ class SqliteStore(Store):
     def _journal_mode(self, connection: apsw.Connection) -> None:
         if connection.pragma("journal_mode", "wal") != "wal":
             raise CannotOpen(
-                f"{self.path} cannot use a write-ahead log here.", hint="put the store on a local disk"
+                f"{self.path} cannot use a write-ahead log here.",
+                hint="put the store on a local disk",
             )
 
     @staticmethod
     def _schema(connection: apsw.Connection) -> int:
-        if not connection.execute("select 1 from sqlite_schema where name = 'store'").fetchall():
+        if not connection.execute(
+            "select 1 from sqlite_schema where name = 'store'"
+        ).fetchall():
             return 0  # a process died while it made the store; the rest is made now
         found = connection.execute(_SQL["store"]).fetchall()
         return int(str(found[0][0])) if found else 0
@@ -266,12 +295,17 @@ class SqliteStore(Store):
         """
         tx = SqliteTx(connection)
         ((_, incarnation, life),) = tx.run("store")
-        self.incarnation, known = self._examine(str(incarnation), lambda name, **params: tx.run(name, params))
+        self.incarnation, known = self._examine(
+            str(incarnation), lambda name, **params: tx.run(name, params)
+        )
         if not self._missing and (life != self._boot or not known):
             with connection:
                 ((_, incarnation, life),) = tx.run("store")
                 self.incarnation = self.ids.append().hex()
-                tx.run("set_incarnation", {"incarnation": self.incarnation, "life": self._boot})
+                tx.run(
+                    "set_incarnation",
+                    {"incarnation": self.incarnation, "life": self._boot},
+                )
             if not known and self.witness is not None:
                 self.witness.begin(self.inode())
 
@@ -288,7 +322,9 @@ class SqliteStore(Store):
         connection.pragma("secure_delete", "on")
         connection.pragma("wal_autocheckpoint", 0)
         connection.pragma("temp_store", "memory")
-        connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(ctypes.c_int(1)))
+        connection.file_control(
+            "main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(ctypes.c_int(1))
+        )
         if self._missing:
             _leave_log(connection)
         return connection
@@ -302,7 +338,9 @@ class SqliteStore(Store):
 
     def _miss_file(self) -> NoReturn:
         """A file that was deleted can still be written to, and everything would be lost at the end."""
-        gone = StoreUnavailable(f"{self.path} was moved, replaced or deleted.", hint="put it back; restart")
+        gone = StoreUnavailable(
+            f"{self.path} was moved, replaced or deleted.", hint="put it back; restart"
+        )
         raise Trouble(gone, lasting=True)
 
     # -- transactions ----------------------------------------------------------------------------------------
@@ -374,7 +412,10 @@ class SqliteStore(Store):
             return connection
 
     def _give_back(self, connection: apsw.Connection) -> None:
-        if self._generations[id(connection)] == self._generation and self._idle.qsize() < READERS_MAX:
+        if (
+            self._generations[id(connection)] == self._generation
+            and self._idle.qsize() < READERS_MAX
+        ):
             self._idle.put(connection)
             return
         del self._generations[id(connection)]
@@ -396,7 +437,9 @@ class SqliteStore(Store):
             try:
                 waited = lock.wait(BUSY_SECONDS)
             except OSError as error:
-                raise Trouble(StoreBusy(f"{self.path} cannot be waited for: {error.strerror}.")) from error
+                raise Trouble(
+                    StoreBusy(f"{self.path} cannot be waited for: {error.strerror}.")
+                ) from error
             if not waited:
                 kept = f"Another process has kept {self.path} locked for {BUSY_SECONDS:.0f} seconds."
                 raise Trouble(StoreBusy(kept)) from None
@@ -413,7 +456,9 @@ class SqliteStore(Store):
         finally:
             self._unqueue()
 
-    def judge(self, error: apsw.Error | UnicodeDecodeError, *, committing: bool) -> Trouble:
+    def judge(
+        self, error: apsw.Error | UnicodeDecodeError, *, committing: bool
+    ) -> Trouble:
         """What an error of SQLite means. A commit that failed may still come back after a crash."""
         where, said = self.path, _said(error)
         self._unflushed = self._unflushed or committing
@@ -424,18 +469,37 @@ class SqliteStore(Store):
                 found = StoreBusy(f"{where} is kept busy by others.")
             case apsw.FullError():
                 found, lasting = (
-                    StoreFull(f"There is no room left for {where}.", hint="free some disk space"),
+                    StoreFull(
+                        f"There is no room left for {where}.",
+                        hint="free some disk space",
+                    ),
                     True,
                 )
             case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
-                found, lasting = StoreUnavailable(f"{where} cannot be written to: {said}."), True
+                found, lasting = (
+                    StoreUnavailable(f"{where} cannot be written to: {said}."),
+                    True,
+                )
             case apsw.CorruptError() | apsw.NotADBError():
-                found, lasting = StoreDamaged(f"{where} is damaged: {said}.", hint="run: tenax doctor"), True
-            case apsw.IOError() | apsw.NoMemError() | apsw.InterruptError() | apsw.CantOpenError():
+                found, lasting = (
+                    StoreDamaged(
+                        f"{where} is damaged: {said}.", hint="run: tenax doctor"
+                    ),
+                    True,
+                )
+            case (
+                apsw.IOError()
+                | apsw.NoMemError()
+                | apsw.InterruptError()
+                | apsw.CantOpenError()
+            ):
                 found = StoreUnavailable(f"{where} does not answer: {said}.")
             case _:
                 found, lasting = (
-                    StoreDamaged(f"{where} was not as expected: {said}.", hint="run: tenax doctor"),
+                    StoreDamaged(
+                        f"{where} was not as expected: {said}.",
+                        hint="run: tenax doctor",
+                    ),
                     True,
                 )
         return Trouble(found, unknown=committing, lasting=lasting)
@@ -486,13 +550,21 @@ class SqliteStore(Store):
     # -- what a group has to know ----------------------------------------------------------------------------
 
     def heads(self, tx: Tx, keys: Collection[Key]) -> dict[Key, HeadState]:
-        sure = self._writer is not None and self._writer.data_version() == self._heads_at
-        found = {key: self._heads[key] for key in keys if key in self._heads} if sure else {}
+        sure = (
+            self._writer is not None and self._writer.data_version() == self._heads_at
+        )
+        found = (
+            {key: self._heads[key] for key in keys if key in self._heads}
+            if sure
+            else {}
+        )
         if len(found) == len(keys):
             return found
         missing = [key for key in keys if key not in found]
         nums = {key: self._nums.get(key) for key in missing}
-        found |= self._heads_of(tx, [num for num in nums.values() if num is not None], missing)
+        found |= self._heads_of(
+            tx, [num for num in nums.values() if num is not None], missing
+        )
         for key in missing:
             if key not in found:
                 self.unknow(key)
@@ -502,7 +574,9 @@ class SqliteStore(Store):
             raise too_new(schema)
         return found
 
-    def _heads_of(self, tx: Tx, nums: list[int], keys: Collection[Key]) -> dict[Key, HeadState]:
+    def _heads_of(
+        self, tx: Tx, nums: list[int], keys: Collection[Key]
+    ) -> dict[Key, HeadState]:
         """Return the heads with these numbers that belong to one of these conversations."""
         if not nums:
             return {}
@@ -523,7 +597,9 @@ class SqliteStore(Store):
 
     def keep(self, states: dict[Key, HeadState], recounted: Sequence[Key]) -> None:
         if recounted:
-            states = {key: state for key, state in states.items() if key not in recounted}
+            states = {
+                key: state for key, state in states.items() if key not in recounted
+            }
         self._to_keep = states
 
     def committed(self) -> None:
@@ -564,11 +640,16 @@ class SqliteStore(Store):
     # -- instances -------------------------------------------------------------------------------------------
 
     def live(self) -> str:
-        if self._instance_told != self._instance:  # without its row nobody hands in what this process leaves
+        # without its row nobody hands in what this process leaves
+        if self._instance_told != self._instance:
             with self._write_lock:
                 if self._instance is None:
                     self._hold(self.ids.instance())
-            instance = {"id": self._instance, "host": platform.node(), "at": self.clock.now_us()}
+            instance = {
+                "id": self._instance,
+                "host": platform.node(),
+                "at": self.clock.now_us(),
+            }
             self.change(lambda tx: tx.run("put_instance", instance))
             self._instance_told = self._instance or ""
         return self._instance_told
@@ -578,9 +659,13 @@ class SqliteStore(Store):
         folder = self._instances
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
-            descriptor = os.open(folder / instance, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(
+                folder / instance, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600
+            )
         except OSError as error:
-            raise StoreUnavailable(f"{folder} cannot be written to: {error.strerror}.") from error
+            raise StoreUnavailable(
+                f"{folder} cannot be written to: {error.strerror}."
+            ) from error
         fcntl.lockf(descriptor, fcntl.LOCK_EX)
         _living.add(instance)
         self._instance_file, self._instance = descriptor, instance
@@ -607,12 +692,19 @@ class SqliteStore(Store):
 
     # -- threads ---------------------------------------------------------------------------------------------
 
-    def _after_commit(self, connection: apsw.Connection, database: str, pages: int) -> int:  # noqa: ARG002
+    def _after_commit(
+        self,
+        connection: apsw.Connection,  # noqa: ARG002
+        database: str,  # noqa: ARG002
+        pages: int,
+    ) -> int:
         if pages >= CHECKPOINT_PAGES and self._pin is None:
             self._checkpoint_soon()
         return apsw.SQLITE_OK
 
-    def _start(self, name: str, work: Callable[[], None], wanted: Callable[[], bool]) -> None:
+    def _start(
+        self, name: str, work: Callable[[], None], wanted: Callable[[], bool]
+    ) -> None:
         """Have this done by a thread of its own, while it is wanted. One that is at it sees for itself that it is."""
 
         def run() -> None:
@@ -657,7 +749,10 @@ class SqliteStore(Store):
                     # log starts over in the same file: growing it would make every commit flush metadata too.
                     with self._write_lock, self._turn():
                         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-                except (apsw.Error, Trouble) as error:  # it is tried again; the log only grows meanwhile
+                except (
+                    apsw.Error,
+                    Trouble,
+                ) as error:  # it is tried again; the log only grows meanwhile
                     self._doubt(error)
         finally:
             _shut(connection)
@@ -766,12 +861,16 @@ class SqliteTx:
     __slots__ = ("_connection", "_execute")
 
     def __init__(
-        self, connection: apsw.Connection, execute: Callable[..., apsw.Cursor] | None = None
+        self,
+        connection: apsw.Connection,
+        execute: Callable[..., apsw.Cursor] | None = None,
     ) -> None:
         self._connection = connection
         self._execute = execute or connection.execute
 
-    def run(self, name: str, params: Mapping[str, Any] | tuple[Any, ...] = ()) -> list[Row]:
+    def run(
+        self, name: str, params: Mapping[str, Any] | tuple[Any, ...] = ()
+    ) -> list[Row]:
         return self._execute(_SQL[name], params).fetchall()
 
     def many(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -787,7 +886,8 @@ class SqliteTx:
             while len(rows) - start >= size:
                 chunk = rows[start : start + size]
                 self._execute(
-                    _for_rows(name, size), tuple(chain.from_iterable(chunk)) if size > 1 else chunk[0]
+                    _for_rows(name, size),
+                    tuple(chain.from_iterable(chunk)) if size > 1 else chunk[0],
                 )
                 start += size
 
@@ -807,7 +907,10 @@ class SqliteTransaction(SqliteTx):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         connection = self._connection
         try:
@@ -881,7 +984,9 @@ class _QueueLock:
             thread = started(wait, "tenax-queue")
             if thread is not None:
                 done.wait(seconds)
-        except BaseException:  # Ctrl-C, perhaps while it was being started: who waits gives it back
+        except (
+            BaseException
+        ):  # Ctrl-C, perhaps while it was being started: who waits gives it back
             with told:
                 state["left"] = True
                 if state["got"]:

@@ -99,7 +99,9 @@ class Trouble(Exception):
     `unknown`: the commit may have happened. `lasting`: trying again soon is of no use.
     """
 
-    def __init__(self, error: StoreError, *, unknown: bool = False, lasting: bool = False) -> None:
+    def __init__(
+        self, error: StoreError, *, unknown: bool = False, lasting: bool = False
+    ) -> None:
         super().__init__(str(error))
         self.error = error
         self.unknown = unknown
@@ -109,7 +111,9 @@ class Trouble(Exception):
 class Tx(Protocol):
     """A connection inside a transaction, speaking statements by name."""
 
-    def run(self, name: str, params: Mapping[str, Any] | tuple[Any, ...] = ()) -> list[Row]:
+    def run(
+        self, name: str, params: Mapping[str, Any] | tuple[Any, ...] = ()
+    ) -> list[Row]:
         """Run one statement and fetch all its rows."""
 
     def many(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -244,10 +248,14 @@ class Store(abc.ABC):
 
         def once() -> None:
             with self.transaction() as tx:
-                tx.run("set_incarnation", {"incarnation": incarnation, "life": self.boot()})
+                tx.run(
+                    "set_incarnation", {"incarnation": incarnation, "life": self.boot()}
+                )
 
         self._persist(once, self.patience)
-        heads = self.witness.heads_of(self.query("witness_heads", limit=CONVERSATIONS_MAX))
+        heads = self.witness.heads_of(
+            self.query("witness_heads", limit=CONVERSATIONS_MAX)
+        )
         try:
             self.witness.accept(heads, self.inode())
         except OSError as error:
@@ -260,7 +268,9 @@ class Store(abc.ABC):
         self._forget_numbers()
         self._last_facts = {num: head.facts for num, head in heads.items()}
 
-    def _examine(self, incarnation: str, ask: Callable[..., list[Row]]) -> tuple[str, bool]:
+    def _examine(
+        self, incarnation: str, ask: Callable[..., list[Row]]
+    ) -> tuple[str, bool]:
         """Compare the store with its witness. The incarnation to read it under, and whether its file is the known one.
 
         One that lacks something gets another incarnation, so that nobody takes its numbers for those they had. Nothing is
@@ -269,7 +279,9 @@ class Store(abc.ABC):
         self._forget_numbers()
         if self.witness is None:
             return incarnation, True
-        missing, inode, facts = self.witness.examine(ask, functools.partial(self.digests, ask))
+        missing, inode, facts = self.witness.examine(
+            ask, functools.partial(self.digests, ask)
+        )
         self._missing = missing
         if not missing:
             self._last_facts = facts
@@ -295,7 +307,9 @@ class Store(abc.ABC):
     def _look_again(self, tx: Tx) -> None:
         """Compare the store with its witness once more, under the incarnation that the store has now."""
         ((_, incarnation, _),) = tx.run("store")
-        self.incarnation, _ = self._examine(str(incarnation), lambda name, **params: tx.run(name, params))
+        self.incarnation, _ = self._examine(
+            str(incarnation), lambda name, **params: tx.run(name, params)
+        )
 
     def _forget_numbers(self) -> None:
         """Forget what numbers mean: the store may have gone back, and they may come to mean something else.
@@ -321,7 +335,13 @@ class Store(abc.ABC):
 
     # -- transactions that try again -------------------------------------------------------------------------
 
-    def change(self, work: Callable[[Tx], T], *, durable: bool = True, even_incomplete: bool = False) -> T:
+    def change(
+        self,
+        work: Callable[[Tx], T],
+        *,
+        durable: bool = True,
+        even_incomplete: bool = False,
+    ) -> T:
         """Run `work` in a transaction. It may be run again, so it has to find its own earlier success.
 
         `even_incomplete`: also in a store that lacks something. For who may sign in, never for what was said.
@@ -369,13 +389,17 @@ class Store(abc.ABC):
 
     def read_names(self, tx: Tx, nums: Sequence[int]) -> Iterable[Row]:
         """Numbers and names of these stretches."""
-        return [(num, name) for num in nums for (name,) in tx.run("stretch_name", (num,))]
+        return [
+            (num, name) for num in nums for (name,) in tx.run("stretch_name", (num,))
+        ]
 
     def stretch_name(self, tx: Tx, num: int) -> str | None:
         """The name of a stretch by its number."""
         names = self.stretch_names(tx, (num,))
         if num and num not in names:
-            raise StoreDamaged("A conversation has lost its open stretch.", hint="run: tenax doctor")
+            raise StoreDamaged(
+                "A conversation has lost its open stretch.", hint="run: tenax doctor"
+            )
         return names.get(num)
 
     def index(self, key: Key, num: int) -> None:
@@ -530,7 +554,9 @@ class Store(abc.ABC):
             if reach:
                 reach("load")
             loaded = self._load(tx, appends)
-            self._refuse_older(tx, [state for state in loaded.heads.values() if self._is_older(state)])
+            self._refuse_older(
+                tx, [state for state in loaded.heads.values() if self._is_older(state)]
+            )
             outcomes: list[list[Recorded] | TenaxError] = []
             for append in appends:
                 try:
@@ -538,7 +564,12 @@ class Store(abc.ABC):
                 except TenaxError as error:
                     outcomes.append(error)
             self._refuse_older(
-                tx, [batch.states[key] for key in batch.opened if batch.states[key].num in self._last_facts]
+                tx,
+                [
+                    batch.states[key]
+                    for key in batch.opened
+                    if batch.states[key].num in self._last_facts
+                ],
             )
             if reach:
                 reach("write")
@@ -581,7 +612,9 @@ class Store(abc.ABC):
         if batch.moved and self.witness is not None:
             self.witness.note(map(batch.states.__getitem__, batch.moved))
 
-    def _plan(self, tx: Tx, append: Append, loaded: Loaded, batch: Batch) -> list[Recorded]:
+    def _plan(
+        self, tx: Tx, append: Append, loaded: Loaded, batch: Batch
+    ) -> list[Recorded]:
         state = loaded.heads.get(append.key)
         if state is not None and state.version != INDEX_VERSION:
             state = loaded.heads[append.key] = rebuild(tx, state)
@@ -597,7 +630,9 @@ class Store(abc.ABC):
         loaded.heads = self.heads(tx, keys)
         if len(loaded.heads) < len(keys):
             for key in keys:
-                if key not in loaded.heads and tx.run("tombstone", {"owner": key[0], "id": key[1]}):
+                if key not in loaded.heads and tx.run(
+                    "tombstone", {"owner": key[0], "id": key[1]}
+                ):
                     loaded.gone.add(key)
         for append in appends:
             if append.asks or append.repeated:
@@ -625,7 +660,11 @@ class Store(abc.ABC):
             return
         low, high = bounds(state.num)
         name = "append_ids_of_partials" if append.partial else "append_ids"
-        ahead = 0 if append.partial else next(n for n, item in enumerate(append.items) if not item.code)
+        ahead = (
+            0
+            if append.partial
+            else next(n for n, item in enumerate(append.items) if not item.code)
+        )
         made_at = int.from_bytes(append.append_id[:6], "big") * 1000
         while rows := tx.run(name, {"low": low, "high": high, "limit": _IDS_PAGE}):
             for place, _, append_id in rows:
@@ -645,7 +684,11 @@ class Store(abc.ABC):
         where = {"owner": append.user, "source": dedup.source, "id": dedup.id}
         for place, count in tx.run("received", where):
             conversation = tx.run("conversation_of", {"num": place >> SEQ_BITS})
-            found = _stored(tx, conversation[0][0], place, count) if conversation else Stored([])
+            found = (
+                _stored(tx, conversation[0][0], place, count)
+                if conversation
+                else Stored([])
+            )
             loaded.received[append.user, dedup.source, dedup.id] = found
 
     # -- what a group writes ---------------------------------------------------------------------------------
@@ -656,9 +699,16 @@ class Store(abc.ABC):
             tx.many(name, rows)
         recount = self._apply(tx, batch) if batch.changes else ()
         if batch.moved:
-            tx.many("put_head", list(map(head_row, map(batch.states.__getitem__, batch.moved))))
+            tx.many(
+                "put_head",
+                list(map(head_row, map(batch.states.__getitem__, batch.moved))),
+            )
         if len(batch.states) > len(batch.moved):
-            heads = [(state.head, state.num) for key, state in batch.states.items() if key not in batch.moved]
+            heads = [
+                (state.head, state.num)
+                for key, state in batch.states.items()
+                if key not in batch.moved
+            ]
             tx.many("set_head_seq", heads)
         for key in recount:
             _recount(tx, batch.states[key])
@@ -672,7 +722,10 @@ class Store(abc.ABC):
     def _place_cursors(tx: Tx, state: HeadState, *, imported: bool) -> None:
         """Every reader has its place in a new conversation: at its beginning, or after what was imported."""
         follows = {"facts": state.facts, "turns": state.turns, "due": state.due}
-        tx.run("new_cursors", {"num": state.num, "now": state.head if imported else 0, **follows})
+        tx.run(
+            "new_cursors",
+            {"num": state.num, "now": state.head if imported else 0, **follows},
+        )
         state.woken = not imported
 
     @staticmethod
@@ -694,7 +747,13 @@ class Store(abc.ABC):
 
 def _open_conversation(tx: Tx, key: Key, at: int, opened: ConversationOpened) -> int:
     origin = opened.origin.conversation if opened.origin else None
-    where = {"owner": key[0], "id": key[1], "source": opened.source, "origin": origin, "at": at}
+    where = {
+        "owner": key[0],
+        "id": key[1],
+        "source": opened.source,
+        "origin": origin,
+        "at": at,
+    }
     return int(tx.run("open_conversation", where)[0][0])
 
 
@@ -748,8 +807,15 @@ def _apply_one(tx: Tx, state: HeadState, change: Change) -> None:  # noqa: C901,
             if seqs:
                 tx.many("take_input", [(low + seq,) for seq in seqs])
         case OpenStretch(name, parent, seq, at, covers_to):
-            where = {"owner": state.user, "name": name, "conversation": num, "parent": parent}
-            opened = tx.run("open_stretch", {**where, "at": at, "seq": seq, "covers_to": covers_to})[0][0]
+            where = {
+                "owner": state.user,
+                "name": name,
+                "conversation": num,
+                "parent": parent,
+            }
+            opened = tx.run(
+                "open_stretch", {**where, "at": at, "seq": seq, "covers_to": covers_to}
+            )[0][0]
             if state.stretch_name == name:
                 state.stretch = opened
         case EndStretch(name, seq, at, reason, messages):
@@ -758,7 +824,9 @@ def _apply_one(tx: Tx, state: HeadState, change: Change) -> None:  # noqa: C901,
         case OpenRun(run, seq):
             tx.run("open_run", {"num": num, "run": run, "seq": seq})
         case CloseRun(run, seq, outcome):
-            tx.run("close_run", {"num": num, "run": run, "seq": seq, "outcome": outcome})
+            tx.run(
+                "close_run", {"num": num, "run": run, "seq": seq, "outcome": outcome}
+            )
         case LateOutput(run):
             tx.run("late_output", {"num": num, "run": run})
         case SealRun(run, seq):
@@ -773,7 +841,9 @@ def _apply_one(tx: Tx, state: HeadState, change: Change) -> None:  # noqa: C901,
                 "cost": cost,
                 "unpriced": int(usage.cost is None),
             }
-            tx.run("spend", {"owner": state.user, "num": num, "day": at // DAY_US, **took})
+            tx.run(
+                "spend", {"owner": state.user, "num": num, "day": at // DAY_US, **took}
+            )
         case AddAuthor(author):
             tx.run("put_author", {"num": num, "author": author})
         case EraseBodies(seqs):
@@ -789,8 +859,15 @@ def _erase_body(tx: Tx, user: str, place: int) -> None:
             return
         tx.run("erase_body", {"place": place, "body_hash": inner_hash(salt, body)})
         if first is not None:
-            between = tx.run("partials_of", {"low": place >> SEQ_BITS << SEQ_BITS | first, "high": place})
-            own = [(each,) for each, _, piece in between if msgspec.json.decode(piece)[0] == first]
+            between = tx.run(
+                "partials_of",
+                {"low": place >> SEQ_BITS << SEQ_BITS | first, "high": place},
+            )
+            own = [
+                (each,)
+                for each, _, piece in between
+                if msgspec.json.decode(piece)[0] == first
+            ]
             if own:
                 tx.many("drop_partial", own)
         drop_mentions(tx, user, place, place)
@@ -847,26 +924,49 @@ class _Look:
         return found[0][0] if found else None
 
     def standing_after(self, seq: int) -> int:
-        return int(self._tx.run("standing_between", {"low": self._low + seq, "high": self._high})[0][0])
+        return int(
+            self._tx.run(
+                "standing_between", {"low": self._low + seq, "high": self._high}
+            )[0][0]
+        )
 
     def killed_by(self, seq: int) -> int:
-        return int(self._tx.run("killed_by", {"low": self._low, "high": self._low + seq, "by": seq})[0][0])
+        return int(
+            self._tx.run(
+                "killed_by", {"low": self._low, "high": self._low + seq, "by": seq}
+            )[0][0]
+        )
 
     def title_at(self) -> int:
-        return int(self._tx.run("last_title", {"low": self._low, "high": self._high})[0][0]) & ALL_SEQS
+        return (
+            int(
+                self._tx.run("last_title", {"low": self._low, "high": self._high})[0][0]
+            )
+            & ALL_SEQS
+        )
 
     def first_waiting(self, taken: Sequence[int]) -> int:
         where = {"low": self._low, "high": self._high, "limit": len(taken) + 1}
-        waiting = [place & ALL_SEQS for (place,) in self._tx.run("waiting", where)] + self._noted
+        waiting = [
+            place & ALL_SEQS for (place,) in self._tx.run("waiting", where)
+        ] + self._noted
         return next((seq for seq in waiting if seq not in taken), 0)
 
     def edits_since(self, since: int) -> list[Event | Unknown]:
-        found = self._tx.run("edits_since", {"low": self._low + since, "high": self._high})
+        found = self._tx.run(
+            "edits_since", {"low": self._low + since, "high": self._high}
+        )
         return [decode(kind, body) for kind, body in found]
 
-    def note(self, _seq: int, _kind: str, _event: Event | Unknown, changes: Sequence[Change]) -> None:
+    def note(
+        self, _seq: int, _kind: str, _event: Event | Unknown, changes: Sequence[Change]
+    ) -> None:
         """Only inputs of the same append are not in the store yet."""
-        self._noted += [change.seq for change in changes if isinstance(change, PutRow) and change.waiting]
+        self._noted += [
+            change.seq
+            for change in changes
+            if isinstance(change, PutRow) and change.waiting
+        ]
 
 
 _NOTHING: Lookup = Derived("", "")

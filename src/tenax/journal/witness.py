@@ -142,9 +142,15 @@ class Witness:
             for state in states:
                 known = self._noted.get(state.num)
                 if known is None or known.facts <= state.facts:
-                    self._noted.pop(state.num, None)  # the one that moved last stands last
+                    # the one that moved last stands last
+                    self._noted.pop(state.num, None)
                     self._noted[state.num] = _Head(
-                        state.user, state.id, state.facts, state.digest.hex(), state.messages, at
+                        state.user,
+                        state.id,
+                        state.facts,
+                        state.digest.hex(),
+                        state.messages,
+                        at,
                     )
             if self._thread is None and not self._closed.is_set():
                 self._thread = started(self._save_often, "tenax-witness")
@@ -178,7 +184,9 @@ class Witness:
             return True
         except Exception:
             if not self._failed:
-                log.exception("The witness of the store cannot be written. Tenax goes on and tries again.")
+                log.exception(
+                    "The witness of the store cannot be written. Tenax goes on and tries again."
+                )
             self._failed = True
             return True
 
@@ -203,9 +211,13 @@ class Witness:
                 if accepted:
                     still_there = self._held(noted)
                 else:
-                    older = {num: head for num, head in known.heads.items() if num in noted}
+                    older = {
+                        num: head for num, head in known.heads.items() if num in noted
+                    }
                     lost = older.keys() - self._held(older).keys()
-                    sound = {num: head for num, head in noted.items() if num not in lost}
+                    sound = {
+                        num: head for num, head in noted.items() if num not in lost
+                    }
                     known.heads = _merged(known.heads, sound, deleted)
                     self._write(file)
         except BaseException:
@@ -217,7 +229,8 @@ class Witness:
             self._store.look_again()
         if (
             accepted
-        ):  # by another process, and this one had not even noticed the loss: the next time it is saved
+            # by another process, and this one had not even noticed the loss: the next time it is saved
+        ):
             with self._lock:
                 self._noted = _merged(self._noted, still_there, ())
                 self._deleted |= deleted
@@ -230,13 +243,17 @@ class Witness:
             return {}
         rows = self._store.read_digests(list(places))
         there = {places[place]: bytes(digest).hex() for place, digest in rows}
-        return {num: head for num, head in heads.items() if there.get(num) == head.digest}
+        return {
+            num: head for num, head in heads.items() if there.get(num) == head.digest
+        }
 
     def begin(self, file: int) -> None:
         """Remember which file the store is in."""
         # A folder that cannot be written to has no witness.
         with contextlib.suppress(OSError), self._turn() as found:
-            found.stores.setdefault(self._name, _Testimony(self._generation)).file = file
+            found.stores.setdefault(
+                self._name, _Testimony(self._generation)
+            ).file = file
             self._write(found)
 
     def accept(self, heads: Mapping[int, _Head], file: int) -> None:
@@ -291,14 +308,20 @@ class Witness:
     def _read(self) -> _File:
         """The file. One that is missing or damaged says nothing. Raises OSError if it cannot be read."""
         try:
-            if not stat.S_ISREG(self._path.stat().st_mode):  # reading from a pipe would wait
+            # reading from a pipe would wait
+            if not stat.S_ISREG(self._path.stat().st_mode):
                 raise OSError(errno.EINVAL, "it is no regular file")
             checksum, _, text = self._path.read_bytes().partition(b"\n")
             if checksum == _checksum(text):
                 found = msgspec.json.decode(text, type=_File)
                 if found.version == _VERSION:
                     return found
-        except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError, UnicodeDecodeError):
+        except (
+            FileNotFoundError,
+            NotADirectoryError,
+            msgspec.DecodeError,
+            UnicodeDecodeError,
+        ):
             pass
         return _File(_VERSION, {})
 
@@ -328,7 +351,9 @@ class Witness:
         file.written = time.time()
         text = msgspec.json.encode(file)
         new = self._path.with_name(f"{self._path.name}.new")
-        descriptor = os.open(new, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(
+            new, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600
+        )
         with open(descriptor, "wb") as output:  # noqa: PTH123  (a descriptor)
             output.write(_checksum(text) + b"\n" + text)
             output.flush()
@@ -337,7 +362,9 @@ class Witness:
 
     # -- comparing -------------------------------------------------------------------------------------------
 
-    def examine(self, ask: Callable[..., list[Row]], digests: Callable[[list[int]], list[Row]]) -> Examined:
+    def examine(
+        self, ask: Callable[..., list[Row]], digests: Callable[[list[int]], list[Row]]
+    ) -> Examined:
         """What the store lacks of what was witnessed.
 
         `digests` gives place and digest of the events at these places; `ask` runs a statement by name.
@@ -353,14 +380,23 @@ class Witness:
             heads = [*known.heads.items(), *self._noted.items()]
             heads = [(num, head) for num, head in heads if num not in self._deleted]
         places = [num << SEQ_BITS | head.facts for num, head in heads]
-        there = {place: bytes(digest).hex() for place, digest in digests(places)} if places else {}
+        there = (
+            {place: bytes(digest).hex() for place, digest in digests(places)}
+            if places
+            else {}
+        )
         lost: dict[int, _Head] = {}
         for place, (num, head) in zip(places, heads, strict=True):
             is_larger = num not in lost or lost[num].facts < head.facts
-            if there.get(place) != head.digest and is_larger and not ask("tombstone_of", num=num):
+            if (
+                there.get(place) != head.digest
+                and is_larger
+                and not ask("tombstone_of", num=num)
+            ):
                 lost[num] = head
         missing = [
-            _missing(num, head, num << SEQ_BITS | head.facts in there, ask) for num, head in lost.items()
+            _missing(num, head, num << SEQ_BITS | head.facts in there, ask)
+            for num, head in lost.items()
         ]
         missing.sort(key=lambda each: (each.user, each.conversation))
         self._looked_at = self._stamp() if missing else ()
@@ -378,7 +414,9 @@ class Witness:
         }
 
 
-def _missing(num: int, head: _Head, replaced: bool, ask: Callable[..., list[Row]]) -> Missing:
+def _missing(
+    num: int, head: _Head, replaced: bool, ask: Callable[..., list[Row]]
+) -> Missing:
     low, high = bounds(num)
     found = ask("conversation_of", num=num)
     if not found or found[0][0] != head.conversation:

@@ -17,7 +17,13 @@ __all__ = ["BUILT_IN", "HOOKS", "MemoryProvider"]
 
 BUILT_IN = "builtin"  # the name of Tenax's own memory, which needs no worker
 HOOKS = frozenset(
-    {"on_turn_start", "on_session_end", "on_session_switch", "on_memory_write", "on_delegation"}
+    {
+        "on_turn_start",
+        "on_session_end",
+        "on_session_switch",
+        "on_memory_write",
+        "on_delegation",
+    }
 )
 
 
@@ -62,7 +68,12 @@ class MemoryProvider(ABC):
     ) -> None:
         """Keep a finished turn. Turns come in order, one at a time."""
 
-    def handle_tool_call(self, tool_name: str, args: dict[str, Any], **kwargs: Any) -> str:  # noqa: ANN401
+    def handle_tool_call(
+        self,
+        tool_name: str,
+        args: dict[str, Any],
+        **kwargs: Any,  # noqa: ANN401
+    ) -> str:
         """Answer one of its tools."""
         raise NotImplementedError(f"{self.name} has no tool {tool_name}.")
 
@@ -93,9 +104,20 @@ class MemoryProvider(ABC):
         return ""
 
     def on_memory_write(
-        self, action: str, target: str, content: str, metadata: dict[str, Any] | None = None
+        self,
+        action: str,
+        target: str,
+        content: str,
+        metadata: dict[str, Any] | None = None,
     ) -> None:
         """The built-in memory was changed."""
 
-    def on_delegation(self, task: str, result: str, *, child_session_id: str = "", **kwargs: Any) -> None:  # noqa: ANN401
+    def on_delegation(
+        self,
+        task: str,
+        result: str,
+        *,
+        child_session_id: str = "",
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
         """A piece of work that was given away is done."""

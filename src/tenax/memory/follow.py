@@ -149,7 +149,10 @@ class Follower:
         turns, ends = await self._late(self._sync), await self._late(self._commit)
         letters = [
             msgspec.structs.replace(
-                each, error=self._unlucky.get((name, each.conversation, each.seq), each.error)
+                each,
+                error=self._unlucky.get(
+                    (name, each.conversation, each.seq), each.error
+                ),
             )
             for name in (self._sync.name, self._commit.name)
             for each in await self._journal.letters(name)
@@ -159,7 +162,8 @@ class Follower:
             behind=await self._count(turns, RunFinished),
             owed=await self._count(ends, MemoryDue),
             busy_seconds=self._seat.told.busy_seconds,
-            error=self._error or next((each.error for each in (*turns, *ends) if each.error), ""),
+            error=self._error
+            or next((each.error for each in (*turns, *ends) if each.error), ""),
             rests_seconds=max(0.0, self._again_at - self._now()),
             letters=letters,
         )
@@ -200,7 +204,11 @@ class Follower:
             except StoreUnavailable as error:
                 log.warning("%s Trying again.", error, extra={"action": "store_away"})
             except Exception:
-                log.exception("Memory %s: a surprise.", self.name, extra={"action": "memory_surprise"})
+                log.exception(
+                    "Memory %s: a surprise.",
+                    self.name,
+                    extra={"action": "memory_surprise"},
+                )
             if not more and not self._closing:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS):
@@ -210,12 +218,20 @@ class Follower:
         """One round over all that is owed. Whether anything was given."""
         if self._resting and not self._asked:
             return False
-        turns = {each.conversation: each for each in await self._journal.behind(self._sync)}
-        ends = {each.conversation: each for each in await self._journal.behind(self._commit)}
+        turns = {
+            each.conversation: each for each in await self._journal.behind(self._sync)
+        }
+        ends = {
+            each.conversation: each for each in await self._journal.behind(self._commit)
+        }
         now = self._now()
-        self._waits = {name: until for name, until in self._waits.items() if until > now}
+        self._waits = {
+            name: until for name, until in self._waits.items() if until > now
+        }
         names = sorted(turns, key=lambda name: turns[name].tries)
-        names += [name for name in ends if name not in turns and name not in self._waits]
+        names += [
+            name for name in ends if name not in turns and name not in self._waits
+        ]
         if not (names or self._asked) or not await self._hold():
             return False
         try:
@@ -228,7 +244,9 @@ class Follower:
         finally:
             await self._let_go()
 
-    async def _serve(self, name: str, turns: Behind | None, ends: Behind | None) -> bool:
+    async def _serve(
+        self, name: str, turns: Behind | None, ends: Behind | None
+    ) -> bool:
         """One conversation. A deleted one owes nothing; one that cannot be read holds up no other."""
         try:
             return await self._give(self._course(name), turns, ends)
@@ -238,11 +256,17 @@ class Follower:
             self._error = str(error)
             for reader in (self._sync, self._commit):
                 await self._noted(
-                    self._journal.defer, reader, name, seconds=PAUSE_SECONDS_MAX, error=self._error
+                    self._journal.defer,
+                    reader,
+                    name,
+                    seconds=PAUSE_SECONDS_MAX,
+                    error=self._error,
                 )
         return False
 
-    async def _give(self, course: Course, turns: Behind | None, ends: Behind | None) -> bool:
+    async def _give(
+        self, course: Course, turns: Behind | None, ends: Behind | None
+    ) -> bool:
         """Give what is owed of a conversation, in order, until nothing is left or something fails."""
         name, given, last = course.conversation, False, None
         at = await self._journal.cursor(self._sync, name)
@@ -251,22 +275,35 @@ class Follower:
         began = course.seq
         while not self._closing and not self._resting:
             steps, dues = course.owed(at), course.dues(met)
-            due = dues[0] if dues and (ends is not None or dues[0].seq > began) else None
+            due = (
+                dues[0] if dues and (ends is not None or dues[0].seq > began) else None
+            )
             if due is not None and self._ripe(due, steps):
-                if ends is None:  # it came meanwhile: look again, and give it before what follows it
+                # it came meanwhile: look again, and give it before what follows it
+                if ends is None:
                     return True
                 if await self._end(course, due, met, ends):
-                    met, given, ends = due.seq, True, msgspec.structs.replace(ends, tries=0)
+                    met, given, ends = (
+                        due.seq,
+                        True,
+                        msgspec.structs.replace(ends, tries=0),
+                    )
                 else:
                     ends = None
             elif steps and turns is not None:
                 done, last = await self._tell(course, steps[0], at, turns)
                 if not done:
                     break
-                at, given, turns = steps[0].at, True, msgspec.structs.replace(turns, tries=0)
+                at, given, turns = (
+                    steps[0].at,
+                    True,
+                    msgspec.structs.replace(turns, tries=0),
+                )
             else:
                 await self._pass(self._sync, course, at, turns)
-                await self._pass(self._commit, course, met, ends if due is None else None)
+                await self._pass(
+                    self._commit, course, met, ends if due is None else None
+                )
                 if due is not None:
                     self._waits[name] = self._now() + LEASE_SECONDS / 2
                 break
@@ -275,7 +312,9 @@ class Follower:
             await self._hand("queue_prefetch", last.user, session_id=last.session)
         return given
 
-    async def _pass(self, reader: Reader, course: Course, at: int, behind: Behind | None) -> None:
+    async def _pass(
+        self, reader: Reader, course: Course, at: int, behind: Behind | None
+    ) -> None:
         """There is nothing to give in what the cursor is behind of."""
         if behind is not None and at < behind.to:
             await self._advance(reader, course, course.seq, at)
@@ -287,7 +326,9 @@ class Follower:
 
     # -- one thing -------------------------------------------------------------------------------------------
 
-    async def _tell(self, course: Course, step: Step, at: int, behind: Behind) -> tuple[bool, Turn | None]:
+    async def _tell(
+        self, course: Course, step: Step, at: int, behind: Behind
+    ) -> tuple[bool, Turn | None]:
         error, last = await self._say(course, step)
         if error:
             return await self._failed(self._sync, behind, step.at, at, error), None
@@ -308,10 +349,17 @@ class Follower:
             return await self._say_taken(course, step), None
         for each in step.turns:
             turn = await course.turn(each)
-            if turn is None or not turn.messages:  # erased, or its words are with whoever marked it
+            # erased, or its words are with whoever marked it
+            if turn is None or not turn.messages:
                 continue
-            words = {"session_id": turn.session, "messages": turn.messages, "key": turn.key}
-            error = await self._call_in(course, turn.session, "sync_turn", turn.user, turn.assistant, **words)
+            words = {
+                "session_id": turn.session,
+                "messages": turn.messages,
+                "key": turn.key,
+            }
+            error = await self._call_in(
+                course, turn.session, "sync_turn", turn.user, turn.assistant, **words
+            )
             if error:
                 return error, told
             told = turn
@@ -330,11 +378,22 @@ class Follower:
         messages = await course.ended(due, self._owner)
         if not messages:
             return ""
-        return await self._call_in(course, due.event.session, "on_session_end", messages)
+        return await self._call_in(
+            course, due.event.session, "on_session_end", messages
+        )
 
-    async def _call_in(self, course: Course, session: str, method: str, *args: Any, **kwargs: Any) -> str:  # noqa: ANN401
+    async def _call_in(
+        self,
+        course: Course,
+        session: str,
+        method: str,
+        *args: Any,  # noqa: ANN401
+        **kwargs: Any,  # noqa: ANN401
+    ) -> str:
         """Tell the provider something of a stretch. The error, or ""."""
-        error = await self._switch(course, session) or await self._hand(method, *args, **kwargs)
+        error = await self._switch(course, session) or await self._hand(
+            method, *args, **kwargs
+        )
         if not error:
             self._took()
         return error
@@ -350,7 +409,11 @@ class Follower:
         parent = course.parents.get(session, "")
         reset = not parent or parent != self._session
         error = await self._hand(
-            "on_session_switch", session, parent_session_id=parent, reset=reset, rewound=False
+            "on_session_switch",
+            session,
+            parent_session_id=parent,
+            reset=reset,
+            rewound=False,
         )
         self._session = self._session if error else session
         return error
@@ -393,17 +456,25 @@ class Follower:
         self._failing.clear()
         self._rest = self._rests_until = self._again_at = 0.0
 
-    async def _failed(self, reader: Reader, behind: Behind, seq: int, was: int, error: str) -> bool:
+    async def _failed(
+        self, reader: Reader, behind: Behind, seq: int, was: int, error: str
+    ) -> bool:
         """Put it off, or bury it. Whether the line goes on."""
         name, key = behind.conversation, (reader.name, behind.conversation)
         self._error = error
         if self._first_failures.get(key, (0, 0))[0] != seq:
             self._first_failures[key] = (seq, self._taken)
         if behind.tries + 1 >= TRIES_MAX and self._taken > self._first_failures[key][1]:
-            await self._noted(self._journal.bury, reader, name, seq, was=was, error=error)
+            await self._noted(
+                self._journal.bury, reader, name, seq, was=was, error=error
+            )
             self._failing.discard(key)
             log.warning(
-                "Memory %s gave up on %s at %d.", self.name, name, seq, extra={"action": "memory_buried"}
+                "Memory %s gave up on %s at %d.",
+                self.name,
+                name,
+                seq,
+                extra={"action": "memory_buried"},
             )
             return True
         pause = min(2.0**behind.tries, PAUSE_SECONDS_MAX)
@@ -454,7 +525,9 @@ class Follower:
                 await self._renew()
                 return True
         holder = await self._journal.instance()
-        self._lease = await self._journal.claim(f"memory:{self.name}", holder, LEASE_SECONDS)
+        self._lease = await self._journal.claim(
+            f"memory:{self.name}", holder, LEASE_SECONDS
+        )
         self._renewed_at = self._now()
         return self._lease is not None
 
@@ -471,10 +544,17 @@ class Follower:
                 self._lease = None
 
     async def _advance(self, reader: Reader, course: Course, to: int, was: int) -> None:
-        await self._noted(self._journal.advance, reader, course.conversation, to, was=was)
+        await self._noted(
+            self._journal.advance, reader, course.conversation, to, was=was
+        )
         self._first_failures.pop((reader.name, course.conversation), None)
 
-    async def _noted(self, verb: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+    async def _noted(
+        self,
+        verb: Callable[..., Awaitable[Any]],
+        *args: Any,  # noqa: ANN401
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
         """Say so in the store, however long it is away: what the provider has taken is not given twice for that."""
         while True:
             try:
@@ -488,7 +568,9 @@ class Follower:
                 return
 
     def _course(self, name: str) -> Course:
-        course = self._courses.pop(name, None) or Course(self._journal, name, self._leave_out)
+        course = self._courses.pop(name, None) or Course(
+            self._journal, name, self._leave_out
+        )
         self._courses[name] = course
         if len(self._courses) > _COURSES_MAX:
             self._courses.popitem(last=False)
@@ -497,19 +579,31 @@ class Follower:
     async def _late(self, reader: Reader) -> list[Behind]:
         """Where it has work, also where it is left alone for now."""
         await self._journal.behind(reader, _ROWS_MAX)
-        where = {"reader": reader.name, "now": _FOR_EVER_US, "owner": self._journal.user, "limit": _ROWS_MAX}
+        where = {
+            "reader": reader.name,
+            "now": _FOR_EVER_US,
+            "owner": self._journal.user,
+            "limit": _ROWS_MAX,
+        }
         store = self._journal.store
         rows = await self._journal.apart(lambda: store.query("behind", **where, past=0))
         return [Behind(*row[:6]) for row in rows]
 
-    async def _count(self, late: list[Behind], kind: type[RunFinished | MemoryDue]) -> int:
+    async def _count(
+        self, late: list[Behind], kind: type[RunFinished | MemoryDue]
+    ) -> int:
         """How many turns or ends there are to give."""
         count = 0
         for row in late:
             with contextlib.suppress(Gone, NoSuchConversation):
-                page = await self._journal.read(row.conversation, after=row.at, upto=row.to, limit=_ROWS_MAX)
+                page = await self._journal.read(
+                    row.conversation, after=row.at, upto=row.to, limit=_ROWS_MAX
+                )
                 events = [each.event for each in page if each.kind == kind.kind]
-                count += sum(getattr(each, "outcome", "completed") == "completed" for each in events)
+                count += sum(
+                    getattr(each, "outcome", "completed") == "completed"
+                    for each in events
+                )
         return count
 
     def _now(self) -> float:

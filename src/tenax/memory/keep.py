@@ -75,7 +75,10 @@ class Memory:
         self._indexes: dict[tuple[int, str], asyncio.Task[_Index]] = {}
 
     def use(
-        self, manager: MemoryManager | None, followers: Sequence[Follower], problems: Sequence[Plugged]
+        self,
+        manager: MemoryManager | None,
+        followers: Sequence[Follower],
+        problems: Sequence[Plugged],
     ) -> None:
         """These providers stand beside the built-in memory from now on."""
         self._manager, self._followers, self._problems = manager, followers, problems
@@ -126,7 +129,13 @@ class Memory:
             return fact, again
         fact = await self._journal.apart(
             lambda: self._facts.add(
-                text, about=about, by=by, conversation=conversation, seq=seq, replaces=replaces, key=key
+                text,
+                about=about,
+                by=by,
+                conversation=conversation,
+                seq=seq,
+                replaces=replaces,
+                key=key,
             )
         )
         await self._tell(fact)
@@ -147,7 +156,14 @@ class Memory:
         conversation, seq = place or (None, None)
         fact = await self._journal.apart(
             lambda: self._facts.change(
-                id, was=was, text=text, about=about, by=by, conversation=conversation, seq=seq, key=key
+                id,
+                was=was,
+                text=text,
+                about=about,
+                by=by,
+                conversation=conversation,
+                seq=seq,
+                key=key,
             )
         )
         await self._tell(fact)
@@ -165,7 +181,9 @@ class Memory:
         """Forget it; `undo` brings it back."""
         conversation, seq = place or (None, None)
         fact = await self._journal.apart(
-            lambda: self._facts.remove(id, was=was, by=by, conversation=conversation, seq=seq, key=key)
+            lambda: self._facts.remove(
+                id, was=was, by=by, conversation=conversation, seq=seq, key=key
+            )
         )
         await self._tell(fact)
         return fact
@@ -179,12 +197,20 @@ class Memory:
         try:
             told = await self._told(undone) if undone is not None else None
             if told is not None:
-                event = MemoryNoted(id, fact.version, "undone", by="person", of=told.seq)
+                event = MemoryNoted(
+                    id, fact.version, "undone", by="person", of=told.seq
+                )
                 await self._journal.append(told.conversation, [event])
         except TenaxError as error:
-            log.warning("An undo of the memory is not told: %s", error, extra={"action": "memory_untold"})
+            log.warning(
+                "An undo of the memory is not told: %s",
+                error,
+                extra={"action": "memory_untold"},
+            )
         back = undone is not None and undone.state == "removed"
-        self._hear("remove" if fact.state == "removed" else "add" if back else "replace", fact)
+        self._hear(
+            "remove" if fact.state == "removed" else "add" if back else "replace", fact
+        )
         return fact
 
     async def export(self) -> str:
@@ -201,20 +227,30 @@ class Memory:
         refused: list[str] = []
         for n, entry in enumerate(entries):
             have = standing.get(entry.id or "")
-            if have is None and (recall.same(entry.text) or int(doubles.same(entry.text) or n) < n):
+            if have is None and (
+                recall.same(entry.text) or int(doubles.same(entry.text) or n) < n
+            ):
                 known += 1
                 continue
             try:
                 if have is None:
                     await self._journal.apart(
-                        partial(self._facts.add, entry.text, about=entry.about, by="import")
+                        partial(
+                            self._facts.add, entry.text, about=entry.about, by="import"
+                        )
                     )
                     added += 1
                 elif (have.text, have.about) == (entry.text, entry.about):
                     known += 1
                 else:
                     was = entry.version or have.version
-                    await self.change(have.id, was=was, text=entry.text, about=entry.about, by="import")
+                    await self.change(
+                        have.id,
+                        was=was,
+                        text=entry.text,
+                        about=entry.about,
+                        by="import",
+                    )
                     changed += 1
             except (FactChanged, InvalidInput) as error:
                 refused.append(f"{entry.text[:80]}: {error}")
@@ -224,7 +260,9 @@ class Memory:
         """How far each provider is, and which could not be used."""
         await self._loaded()
         found = [await each.standing() for each in self._followers]
-        return found + [Status(each.name, problem=each.problem) for each in self._problems]
+        return found + [
+            Status(each.name, problem=each.problem) for each in self._problems
+        ]
 
     async def retry(self, provider: str) -> int:
         """Give a provider once more what it failed to take. How many it took."""
@@ -234,10 +272,13 @@ class Memory:
                 holder = await self._journal.holder(f"memory:{provider}")
                 if holder not in {None, await self._journal.instance()}:
                     raise InvalidInput(
-                        f"Another process of Tenax serves {provider} now.", hint="Retry on its Memory page."
+                        f"Another process of Tenax serves {provider} now.",
+                        hint="Retry on its Memory page.",
                     )
                 return await each.retry()
-        raise InvalidInput(f"There is no memory provider {provider}.", hint="run: tenax memory status")
+        raise InvalidInput(
+            f"There is no memory provider {provider}.", hint="run: tenax memory status"
+        )
 
     async def _loaded(self) -> None:
         with contextlib.suppress(TimeoutError):
@@ -284,7 +325,9 @@ class Memory:
     async def source(self, conversation: str, before: int) -> int:
         """The last message of a person before this seq: what is learned then comes from it."""
         rows = await self._journal.rows(conversation, before=before, limit=50)
-        return next((each.last for each in reversed(rows) if each.role == "user"), before)
+        return next(
+            (each.last for each in reversed(rows) if each.role == "user"), before
+        )
 
     async def block(self, conversation: str) -> str:
         """What a prompt says of the memory: the profile and the newest notes, as far as there is room, and the providers' words."""
@@ -296,10 +339,16 @@ class Memory:
         ]
         manager = self._manager
         if manager is not None and not await self._journal.shared(conversation):
-            said.append((await self._journal.apart(manager.system_prompt))[:_PROVIDERS_CHARS_MAX])
+            said.append(
+                (await self._journal.apart(manager.system_prompt))[
+                    :_PROVIDERS_CHARS_MAX
+                ]
+            )
         return "\n\n".join(each for each in said if each)
 
-    async def recall(self, conversation: str, words: str, *, turn: int) -> MemoryRecalled | None:
+    async def recall(
+        self, conversation: str, words: str, *, turn: int
+    ) -> MemoryRecalled | None:
         """What memories know about these words, as far as they say so in time."""
         query = words[:_QUERY_CHARS_MAX]
         texts: dict[str, str] = {}
@@ -318,7 +367,9 @@ class Memory:
             found = await asked
         except StoreUnavailable:
             found = Recalled()
-        texts.update({name: text[:_RECALLED_CHARS_MAX] for name, text in found.texts.items()})
+        texts.update(
+            {name: text[:_RECALLED_CHARS_MAX] for name, text in found.texts.items()}
+        )
         missed += found.missed
         before = self._missed.pop(conversation, [])
         if missed:
@@ -329,7 +380,9 @@ class Memory:
             return None  # the same ones are silent as the last time, and that is stored
         return MemoryRecalled(texts, missed, facts) if texts or missed else None
 
-    async def _ask_providers(self, conversation: str, query: str, turn: int) -> Recalled:
+    async def _ask_providers(
+        self, conversation: str, query: str, turn: int
+    ) -> Recalled:
         """What providers know. Where several people write nobody could say which of it is for all of them."""
         manager = self._manager
         if manager is None:
@@ -340,7 +393,9 @@ class Memory:
         def work() -> Recalled:
             if journal.shared(conversation):
                 return Recalled()
-            return manager.recall(query, session_id=journal.head(conversation).stretch or "")
+            return manager.recall(
+                query, session_id=journal.head(conversation).stretch or ""
+            )
 
         return await self._journal.apart(work)
 
@@ -362,18 +417,29 @@ class Memory:
         key = (revision, place or "")
         found = self._indexes.get(key)
         if found is None or (found.done() and (found.cancelled() or found.exception())):
-            if len(self._indexes) >= _INDEXES_MAX or any(each[0] != revision for each in self._indexes):
+            if len(self._indexes) >= _INDEXES_MAX or any(
+                each[0] != revision for each in self._indexes
+            ):
                 self._indexes.clear()
-            found = self._indexes[key] = asyncio.create_task(self._built(place), name="memory index")
-            found.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait
+            found = self._indexes[key] = asyncio.create_task(
+                self._built(place), name="memory index"
+            )
+            # nobody may wait
+            found.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(found)
 
     async def _built(self, place: str | None) -> _Index:
         def work() -> _Index:
             everywhere = place is None or place == _ALL
-            facts = self._facts.standing() if everywhere else self._facts.usable(place or "")
+            facts = (
+                self._facts.standing()
+                if everywhere
+                else self._facts.usable(place or "")
+            )
             facts = [each for each in facts if place is not None or each.scope is None]
-            return Recall((each.id, each.text) for each in facts), {each.id: each for each in facts}
+            return Recall((each.id, each.text) for each in facts), {
+                each.id: each for each in facts
+            }
 
         return await self._journal.apart(work)
 
@@ -382,7 +448,11 @@ class Memory:
         try:
             await self._told(fact)
         except TenaxError as error:
-            log.warning("A change of the memory is not told: %s", error, extra={"action": "memory_untold"})
+            log.warning(
+                "A change of the memory is not told: %s",
+                error,
+                extra={"action": "memory_untold"},
+            )
         self._hear(_HEARD[_action(fact)], fact)
 
     async def _told(self, fact: Fact) -> Recorded | None:
@@ -398,7 +468,9 @@ class Memory:
     def _hear(self, action: str, fact: Fact) -> None:
         if self._manager is not None:
             target = "user" if fact.about == "profile" else "memory"
-            self._manager.notify_all("on_memory_write", action, target, fact.text, {"id": fact.id})
+            self._manager.notify_all(
+                "on_memory_write", action, target, fact.text, {"id": fact.id}
+            )
 
 
 _TITLES: Final[dict[About, tuple[str, int]]] = {

@@ -23,7 +23,8 @@ __all__ = ["LONGEST_SECONDS", "Lane", "said"]
 
 log = logging.getLogger(__name__)
 
-LONGEST_SECONDS = 86_400.0  # nobody waits longer, whatever was asked for: a lock takes no number of any size
+# nobody waits longer, whatever was asked for: a lock takes no number of any size
+LONGEST_SECONDS = 86_400.0
 _IDLE_SECONDS = 60.0
 _SAID_CHARS = 200
 _here = threading.local()
@@ -41,7 +42,9 @@ class Lane:
         self._given = self._done = 0
         self._began: float | None = None
 
-    def give(self, call: Callable[[], Any], *, last: bool = False) -> Future[Any] | None:
+    def give(
+        self, call: Callable[[], Any], *, last: bool = False
+    ) -> Future[Any] | None:
         """Take a call in, or None where the lane is full or closed, or there is no thread to be had. After the last one nothing more is taken."""
         with self._changed:
             if self._closed or (len(self._calls) >= self._size and not last):
@@ -60,7 +63,8 @@ class Lane:
         with self._changed:
             upto = self._given
             return self._changed.wait_for(
-                lambda: self._done >= upto, timeout=min(max(0.0, seconds), LONGEST_SECONDS)
+                lambda: self._done >= upto,
+                timeout=min(max(0.0, seconds), LONGEST_SECONDS),
             )
 
     def drop(self, keep: int = 0) -> int:
@@ -104,7 +108,9 @@ class Lane:
     def _next(self) -> tuple[Callable[[], Any], Future[Any]] | None:
         with self._changed:
             if not self._calls and not self._closed:
-                self._changed.wait_for(lambda: self._calls or self._closed, timeout=_IDLE_SECONDS)
+                self._changed.wait_for(
+                    lambda: self._calls or self._closed, timeout=_IDLE_SECONDS
+                )
             if not self._calls:
                 self._running = False
                 return None
@@ -119,7 +125,9 @@ class _Stdout:
         self._real = real
 
     def write(self, text: str) -> int:
-        return int((sys.stderr if getattr(_here, "lane", False) else self._real).write(text))
+        return int(
+            (sys.stderr if getattr(_here, "lane", False) else self._real).write(text)
+        )
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         return getattr(self._real, name)

@@ -42,7 +42,8 @@ _LAST_SECONDS = 1.0  # of SHUTDOWN_SECONDS, kept for the provider's own shutdown
 _MISSES_MAX = 3
 _REST_SECONDS = 60.0
 _FAILED: Any = object()
-_OPTIONAL = HOOKS | {"queue_prefetch"}  # a provider with a base of its own may lack them
+# a provider with a base of its own may lack them
+_OPTIONAL = HOOKS | {"queue_prefetch"}
 
 
 class Recalled(msgspec.Struct, frozen=True):
@@ -68,7 +69,8 @@ class Seat:
         self._lock = threading.Lock()
         self._misses = 0
         self._rests_until = 0.0
-        self._late: Future[Any] | None = None  # a question that nobody waits for any more
+        # a question that nobody waits for any more
+        self._late: Future[Any] | None = None
 
     def tell(self, method: str, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         if self.ours:
@@ -87,7 +89,13 @@ class Seat:
         args, kwargs = _copied(args), _copied(kwargs)
         return self.told.give(lambda: self._made(method, args, kwargs)[1])
 
-    def ask(self, lane: Lane, method: str, *args: Any, **kwargs: Any) -> Future[Any] | None:  # noqa: ANN401
+    def ask(
+        self,
+        lane: Lane,
+        method: str,
+        *args: Any,  # noqa: ANN401
+        **kwargs: Any,  # noqa: ANN401
+    ) -> Future[Any] | None:
         """A question on its way, or None where there is no use in asking."""
         if self.ours:
             answer: Future[Any] = Future()
@@ -109,15 +117,25 @@ class Seat:
         self._misses = 0
         found = asked.result()
         if found is _FAILED or isinstance(found, kind):
-            return None if found is _FAILED else _text(found) if isinstance(found, str) else found
-        self._fail(f"It gave {type(found).__name__} where {kind.__name__} was asked for")
+            return (
+                None
+                if found is _FAILED
+                else _text(found)
+                if isinstance(found, str)
+                else found
+            )
+        self._fail(
+            f"It gave {type(found).__name__} where {kind.__name__} was asked for"
+        )
         return None
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         """Call the provider. An exit that it asks for counts as a failure like any other."""
         return self._made(method, args, kwargs)[0]
 
-    def _made(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, str]:
+    def _made(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, str]:
         try:
             if method in _OPTIONAL and not hasattr(self.provider, method):
                 return None, ""
@@ -130,7 +148,9 @@ class Seat:
         return found, ""
 
     def _fail(self, why: str) -> str:
-        log.warning("Memory %s failed. %s.", self.name, why, extra={"action": "memory_failed"})
+        log.warning(
+            "Memory %s failed. %s.", self.name, why, extra={"action": "memory_failed"}
+        )
         return why
 
     def _miss(self, asked: Future[Any]) -> None:
@@ -174,7 +194,9 @@ class MemoryManager:
         messages: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         """A turn is finished."""
-        self._tell("sync_turn", user, assistant, session_id=session_id, messages=messages)
+        self._tell(
+            "sync_turn", user, assistant, session_id=session_id, messages=messages
+        )
 
     def queue_prefetch_all(self, query: str, *, session_id: str = "") -> None:
         """The next turn may ask for this."""
@@ -183,7 +205,9 @@ class MemoryManager:
     def notify_all(self, hook: str, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         """Call one of the hooks that want no answer, after everything that was told before."""
         if hook not in HOOKS:
-            raise ValueError(f"A memory has no hook {hook}: there are {', '.join(sorted(HOOKS))}.")
+            raise ValueError(
+                f"A memory has no hook {hook}: there are {', '.join(sorted(HOOKS))}."
+            )
         self._tell(hook, *args, **kwargs)
 
     # -- asking: has a deadline ----------------------------------------------------------------------------------
@@ -191,7 +215,11 @@ class MemoryManager:
     def recall(self, query: str, *, session_id: str = "") -> Recalled:
         """What every provider knows about this, as far as it says so in time."""
         found = self._ask("prefetch", query, kind=str, session_id=session_id)
-        texts = {seat.name: text.strip() for seat, text in found if text is not None and text.strip()}
+        texts = {
+            seat.name: text.strip()
+            for seat, text in found
+            if text is not None and text.strip()
+        }
         return Recalled(texts, tuple(seat.name for seat, text in found if text is None))
 
     def prefetch_all(self, query: str, *, session_id: str = "") -> str:
@@ -217,12 +245,19 @@ class MemoryManager:
             self._tools.update({name: seat for name, (seat, _) in tools.items()})
         return [schema for _, schema in tools.values()]
 
-    def handle_tool_call(self, tool_name: str, args: dict[str, Any], **kwargs: Any) -> str:  # noqa: ANN401
+    def handle_tool_call(
+        self,
+        tool_name: str,
+        args: dict[str, Any],
+        **kwargs: Any,  # noqa: ANN401
+    ) -> str:
         """The answer of the provider that offered this tool in `tool_schemas`; a failure is an answer too."""
         seat = self._tools.get(tool_name)
         if seat is None or self._shut:
             return json.dumps({"error": f"No memory offers a tool {tool_name}."})
-        asked = seat.ask(seat.tools, "handle_tool_call", tool_name, _copied(args), **kwargs)
+        asked = seat.ask(
+            seat.tools, "handle_tool_call", tool_name, _copied(args), **kwargs
+        )
         answer: str | None = seat.answer(asked, time.monotonic() + TOOL_SECONDS, str)
         if answer is None:
             return json.dumps({"error": f"The memory {seat.name} gave no answer."})
@@ -264,19 +299,28 @@ class MemoryManager:
         for seat in self._seats:
             seat.tell(method, *_copied(args), **_copied(kwargs))
 
-    def _ask(self, method: str, *args: Any, kind: type, **kwargs: Any) -> list[tuple[Seat, Any]]:  # noqa: ANN401
+    def _ask(
+        self,
+        method: str,
+        *args: Any,  # noqa: ANN401
+        kind: type,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> list[tuple[Seat, Any]]:
         """Ask all at once, and wait for all together."""
         if self._shut:
             return []
         until = time.monotonic() + self._recall_seconds
         asked = [
-            (seat, seat.ask(seat.asked, method, *_copied(args), **_copied(kwargs))) for seat in self._seats
+            (seat, seat.ask(seat.asked, method, *_copied(args), **_copied(kwargs)))
+            for seat in self._seats
         ]
         return [(seat, seat.answer(question, until, kind)) for seat, question in asked]
 
 
 def _joined(found: list[tuple[Seat, Any]]) -> str:
-    return "\n\n".join(text.strip() for _, text in found if text is not None and text.strip())
+    return "\n\n".join(
+        text.strip() for _, text in found if text is not None and text.strip()
+    )
 
 
 def _text(words: str) -> str:
@@ -289,7 +333,9 @@ def _copied(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, dict):
         return {key: _copied(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(map(_copied, value)) if type(value) in {list, tuple} else value
+        return (
+            type(value)(map(_copied, value)) if type(value) in {list, tuple} else value
+        )
     return value
 
 

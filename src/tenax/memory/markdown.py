@@ -60,9 +60,13 @@ def write(facts: Sequence[Fact]) -> str:
 def read(text: str) -> list[Entry]:
     """What such a file says, in its order. Raises InvalidInput if it is none."""
     if len(text) > CHARS_MAX:
-        raise TooLarge(f"A memory has at most {CHARS_MAX:,} characters, not {len(text):,}.")
+        raise TooLarge(
+            f"A memory has at most {CHARS_MAX:,} characters, not {len(text):,}."
+        )
     if NO_TEXT.search(text):
-        raise InvalidInput("This is no text: it holds a NUL or half of a surrogate pair.")
+        raise InvalidInput(
+            "This is no text: it holds a NUL or half of a surrogate pair."
+        )
     seen: set[str] = set()
     entries: list[Entry] = []
     for about, item in _items(text):
@@ -99,7 +103,11 @@ def _items(text: str) -> Iterator[tuple[About, str]]:
             yield about, " ".join(item).strip()
         item = [line[bullet.end() :]] if bullet else []
         if head:
-            about = "profile" if line[head.end() :].strip().casefold() == "profile" else "note"
+            about = (
+                "profile"
+                if line[head.end() :].strip().casefold() == "profile"
+                else "note"
+            )
 
 
 def _entry(about: About, item: str) -> Entry:

@@ -33,7 +33,8 @@ from tenax.memory.lane import Lane, said
 
 __all__ = ["GROUPS", "Loaded", "Plugin", "find_plugins", "load_plugin"]
 
-GROUPS = ("tenax.memory", "hermes_agent.memory_providers")  # ours, and the one that providers already use
+# ours, and the one that providers already use
+GROUPS = ("tenax.memory", "hermes_agent.memory_providers")
 LOAD_SECONDS = 10.0
 _PACKAGE, _MODULE = "agent", "agent.memory_provider"
 _loading = threading.Lock()
@@ -64,11 +65,14 @@ def find_plugins(folder: Path | None = None) -> list[Plugin]:
     """All that could be loaded, by name. A folder goes before a package of the same name."""
     places = sorted(folder.iterdir()) if folder is not None and folder.is_dir() else []
     found = [
-        _in_folder(each) for each in places if each.name[0] not in "._" and (each / "__init__.py").is_file()
+        _in_folder(each)
+        for each in places
+        if each.name[0] not in "._" and (each / "__init__.py").is_file()
     ]
     for group in GROUPS:
         found += [
-            Plugin(each.name, f"the package {each.value}", each.load) for each in entry_points(group=group)
+            Plugin(each.name, f"the package {each.value}", each.load)
+            for each in entry_points(group=group)
         ]
     return list({each.name: each for each in reversed(found)}.values())[::-1]
 
@@ -77,21 +81,29 @@ def load_plugin(plugin: Plugin, *, seconds: float = LOAD_SECONDS) -> Loaded:
     """Import a plugin, make its provider and ask whether it is set up."""
     if not _loading.acquire(timeout=seconds):
         return Loaded(
-            plugin.name, problem="Another plugin is being loaded and does not end. Try again later."
+            plugin.name,
+            problem="Another plugin is being loaded and does not end. Try again later.",
         )
     try:
         with _StandIn() as here:
-            answer = Lane(f"memory plugin {plugin.name}", 1).give(lambda: here() or _made(plugin), last=True)
+            answer = Lane(f"memory plugin {plugin.name}", 1).give(
+                lambda: here() or _made(plugin), last=True
+            )
             wait([answer] if answer else [], timeout=seconds)
     finally:
         _loading.release()
     if answer is None or not answer.done():
         return Loaded(
-            plugin.name, problem=f"{plugin.where} was not loaded within {seconds:g} seconds. Remove it."
+            plugin.name,
+            problem=f"{plugin.where} was not loaded within {seconds:g} seconds. Remove it.",
         )
     error = answer.exception()
     if error is not None:
-        why = str(error) if isinstance(error, _Unusable) else f"It fails with {said(error)}."
+        why = (
+            str(error)
+            if isinstance(error, _Unusable)
+            else f"It fails with {said(error)}."
+        )
         return Loaded(plugin.name, problem=f"{plugin.where} cannot be used. {why}")
     return Loaded(plugin.name, provider=answer.result())
 
@@ -113,7 +125,11 @@ def _in_folder(place: Path) -> Plugin:
         try:
             spec.loader.exec_module(module)
         except BaseException:
-            for each in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
+            for each in [
+                each
+                for each in sys.modules
+                if each == name or each.startswith(f"{name}.")
+            ]:
                 del sys.modules[each]
             raise
         return module
@@ -146,12 +162,16 @@ def _made(plugin: Plugin) -> MemoryProvider:
         context = _Context()
         given = thing(context) if inspect.signature(thing).parameters else thing()
         provider = context.providers[0] if context.providers else given
-    if not all(callable(getattr(provider, each, None)) for each in ("initialize", "sync_turn", "prefetch")):
+    if not all(
+        callable(getattr(provider, each, None))
+        for each in ("initialize", "sync_turn", "prefetch")
+    ):
         raise _Unusable("It does not give a memory provider.")
     if not provider.is_available():
         reason = str(getattr(provider, "unavailable_reason", str)() or "")
         raise _Unusable(f"It says that it is not set up. {reason}".strip())
-    return cast(MemoryProvider, provider)  # by what it can do: its base may be another one than ours
+    # by what it can do: its base may be another one than ours
+    return cast(MemoryProvider, provider)
 
 
 def _only_class(module: ModuleType) -> type:

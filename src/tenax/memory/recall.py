@@ -24,28 +24,36 @@ __all__ = ["Match", "Recall"]
 
 _ENOUGH = 0.33  # of the query's weight a fact must meet,
 _NEAR = 0.6  # and as much of what the best one meets
-_UNKNOWN = 0.7  # a word that meets no fact: another word for one that does, perhaps, or another subject
+# a word that meets no fact: another word for one that does, perhaps, or another subject
+_UNKNOWN = 0.7
 _KIN = 0.8  # how well a word is met by one of the same relation
 _LENGTH = 0.3  # how much the length of a fact counts against it
 _FACTS_MIN = 100  # words are no less rare because there are few facts yet
 _CHARS = 1000  # of a long message its beginning and its end are looked at,
 _WORDS_MAX = 64  # of these so many words,
-_SUBJECTS_MAX = 6  # and it is about several things: a fact must meet enough of so many rare words, not of all
+# and it is about several things: a fact must meet enough of so many rare words, not of all
+_SUBJECTS_MAX = 6
 _STEM = 4  # a word of fewer characters has no ending but that of a plural
 _START = 5  # words of one root begin with so many the same, and with
 _ROOT = 0.55  # this part of the longer one
-_SPELT = 0.6  # of the characters of two words, in threes, that must be the same for a slip of the pen
+# of the characters of two words, in threes, that must be the same for a slip of the pen
+_SPELT = 0.6
 
 _SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff"
-_MARKS = "\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff"  # vowels, as marks on a letter
+# vowels, as marks on a letter
+_MARKS = "\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff"
 _LETTERS = rf"(?:[^\W_{_SPACELESS}]|[{_MARKS}])+"
 _WORD = re.compile(rf"[{_SPACELESS}]+|{_LETTERS}(?:[-'\u2019]{_LETTERS})*")
 _JOINT = re.compile("[-'\u2019]")
 _POINTS = ".,;:!?()'\"\u201c\u201d\u201e"
 _NUMBER = re.compile(r"[\d=]")
 _IS_SPACELESS = re.compile(f"[{_SPACELESS}]")
-_BETWEEN = re.compile("[的了是在我你您他她们吗呢吧和什么哪谁怎几很はがをにでともへのか]+")
-_ENDINGS = frozenset(("s", "es", "d", "ed", "r", "er", "ers", "n", "en", "ing", "e", "t", "y"))
+_BETWEEN = re.compile(
+    "[的了是在我你您他她们吗呢吧和什么哪谁怎几很はがをにでともへのか]+"
+)
+_ENDINGS = frozenset(
+    ("s", "es", "d", "ed", "r", "er", "ers", "n", "en", "ing", "e", "t", "y")
+)
 _PLURALS = frozenset(("s", "es"))
 _AFTER_E = frozenset(("ing", "ed", "er", "ers"))  # hike, hiking
 
@@ -111,7 +119,8 @@ _RELATED = """
 _FILLERS = frozenset(("a", "an", "the", "is", "are", "am", "be", "do", "does", "i", "my", "user", "user's", "users", "their", "they",
                       "that", "also", "really", "very", "called", "named", "der", "das", "ein", "eine", "ist"))
 # fmt: on
-_RELATIONS = {  # of a word: the name of its line, and of its part if that is not the first
+# of a word: the name of its line, and of its part if that is not the first
+_RELATIONS = {
     word: (f"={line}", f"={line}/{part}" if part else "")
     for line, parts in enumerate(_RELATED.split("\n"))
     for part, words in enumerate(parts.split("/"))
@@ -133,8 +142,10 @@ class Recall:
         self._ids: list[str] = []
         self._sizes: list[int] = []
         self._said: dict[tuple[str, ...], str] = {}
-        self._facts: defaultdict[str, list[int]] = defaultdict(list)  # by word and by relation
-        self._words: defaultdict[str, list[str]] = defaultdict(list)  # by three of their characters
+        # by word and by relation
+        self._facts: defaultdict[str, list[int]] = defaultdict(list)
+        # by three of their characters
+        self._words: defaultdict[str, list[str]] = defaultdict(list)
         for at, (name, text) in enumerate(facts):
             words = set(_words(text, index=True))
             self._ids.append(name)
@@ -164,7 +175,9 @@ class Recall:
         whole = min(whole, _SUBJECTS_MAX * self._weight(1))
         least = max(_ENOUGH * whole, _NEAR * max(scores.values(), default=0))
         enough = {at: score / whole for at, score in scores.items() if score >= least}
-        ranked = nlargest(limit, enough, key=lambda at: (enough[at] * self._short(at), -at))
+        ranked = nlargest(
+            limit, enough, key=lambda at: (enough[at] * self._short(at), -at)
+        )
         return [Match(self._ids[at], min(enough[at], 1.0)) for at in ranked]
 
     def same(self, text: str) -> str | None:
@@ -177,9 +190,15 @@ class Recall:
     def _meet(self, word: str) -> dict[int, float]:
         """The facts that meet a word, and how well."""
         alike = dict.fromkeys(_relations(word, asked=True), _KIN) | {word: 1.0}
-        shared = Counter(chain.from_iterable(self._words.get(gram, ()) for gram in _grams(word)))
+        shared = Counter(
+            chain.from_iterable(self._words.get(gram, ()) for gram in _grams(word))
+        )
         least = len(word) / 3
-        alike |= {other: _alike(word, other, count) for other, count in shared.items() if count >= least}
+        alike |= {
+            other: _alike(word, other, count)
+            for other, count in shared.items()
+            if count >= least
+        }
         found: dict[int, float] = {}
         for other in sorted(filter(alike.get, alike), key=alike.__getitem__):
             found.update(dict.fromkeys(self._facts.get(other, ()), alike[other]))
@@ -200,7 +219,11 @@ def _words(text: str, *, index: bool = False) -> Iterator[str]:
     for found in _WORD.findall(fold(text)):
         if not _IS_SPACELESS.match(found):
             parts = _JOINT.split(found)
-            yield from (part for part in parts if part not in _COMMON and (len(part) > 1 or len(parts) == 1))
+            yield from (
+                part
+                for part in parts
+                if part not in _COMMON and (len(part) > 1 or len(parts) == 1)
+            )
             if len(parts) > 1 and len(parts[-1]) > 1:
                 yield "".join(parts)  # e-mail, Wi-Fi
             continue
@@ -213,7 +236,11 @@ def _words(text: str, *, index: bool = False) -> Iterator[str]:
 def _grams(word: str) -> list[str]:
     """Every three characters in a row, and the first two; of a number nothing, for another number is another one."""
     padded = f" {word}"
-    return [] if _NUMBER.search(word) else [padded[at : at + 3] for at in range(len(word) - 1)]
+    return (
+        []
+        if _NUMBER.search(word)
+        else [padded[at : at + 3] for at in range(len(word) - 1)]
+    )
 
 
 def _alike(one: str, other: str, shared: int) -> float:
@@ -237,7 +264,12 @@ def _alike(one: str, other: str, shared: int) -> float:
 def _relations(word: str, *, asked: bool = False) -> tuple[str, ...]:
     """Under which relations a fact with this word is kept, or looked for when it is asked about."""
     stems = [word, re.sub("ies$", "y", word)]
-    stems += [word.removesuffix(end) + e for end in _ENDINGS if word.endswith(end) for e in ("", "e")]
+    stems += [
+        word.removesuffix(end) + e
+        for end in _ENDINGS
+        if word.endswith(end)
+        for e in ("", "e")
+    ]
     found = next((_RELATIONS[stem] for stem in stems if stem in _RELATIONS), None)
     if found is None:
         return ()
@@ -255,5 +287,9 @@ def _said(text: str) -> tuple[str, ...]:
         if (
             word and word not in _FILLERS
         ):  # a name stays as it is, and so does the first word, which may be one
-            said.append(word.removesuffix("s") if said and bare.islower() and len(word) >= _STEM else word)
+            said.append(
+                word.removesuffix("s")
+                if said and bare.islower() and len(word) >= _STEM
+                else word
+            )
     return tuple(said or text.split())

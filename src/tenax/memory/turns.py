@@ -81,9 +81,15 @@ class Finished(msgspec.Struct):
     """Where it was taken back, brought again, taken back."""
     cleared: int = 0
 
-    def edit(self, seq: int, edit: ConversationRewound | ConversationCleared | ConversationRestored) -> None:
+    def edit(
+        self,
+        seq: int,
+        edit: ConversationRewound | ConversationCleared | ConversationRestored,
+    ) -> None:
         match edit:
-            case ConversationRewound(to=to) if self.answer > to and self.stands() and not self.cleared:
+            case ConversationRewound(to=to) if (
+                self.answer > to and self.stands() and not self.cleared
+            ):
                 self.marks.append(seq)
             case ConversationCleared() if self.stands() and not self.cleared:
                 self.cleared = seq
@@ -108,7 +114,9 @@ class Step(msgspec.Struct):
 class Course:
     """One conversation, folded up to `seq`."""
 
-    def __init__(self, journal: AsyncJournal, conversation: str, leave_out: Collection[str] = ()) -> None:
+    def __init__(
+        self, journal: AsyncJournal, conversation: str, leave_out: Collection[str] = ()
+    ) -> None:
         self._journal = journal
         self._leave_out = leave_out
         self.conversation = conversation
@@ -129,7 +137,9 @@ class Course:
     async def catch_up(self) -> None:
         """Fold what came since. Only facts are folded, and no crash takes one: after it, those that follow the last are read."""
         while True:
-            page = await self._journal.read(self.conversation, after=self.seq, limit=_PAGE)
+            page = await self._journal.read(
+                self.conversation, after=self.seq, limit=_PAGE
+            )
             if self._place.passed(page, self._journal.incarnation):
                 for each in page:
                     if each.kind in _FOLDED:
@@ -151,20 +161,30 @@ class Course:
         """What was to be told at this number, as far as it is still so."""
         turns = [each for each in self._turns if seq in {each.seq, *each.marks}]
         still = [each for each in turns if each.stands() == each.stands(seq)]
-        return Step(seq, still, not still[0].stands()) if still and not self._left_out else None
+        return (
+            Step(seq, still, not still[0].stands())
+            if still and not self._left_out
+            else None
+        )
 
     def dues(self, after: int) -> list[Due]:
         """The boundaries after a number."""
-        return [] if self._left_out else [each for each in self._dues if each.seq > after]
+        return (
+            [] if self._left_out else [each for each in self._dues if each.seq > after]
+        )
 
     def met(self, due: Due, owner: str) -> bool:
         """Whether no turn stands there that was not part of an earlier boundary."""
         since = self._since(due, owner)
-        return not any(since < each.seq <= due.event.upto and each.stands() for each in self._turns)
+        return not any(
+            since < each.seq <= due.event.upto and each.stands() for each in self._turns
+        )
 
     def _since(self, due: Due, owner: str) -> int:
         before = [each.event for each in self._dues if each.seq < due.seq]
-        return max((each.upto for each in before if each.owner in {"", owner}), default=0)
+        return max(
+            (each.upto for each in before if each.owner in {"", owner}), default=0
+        )
 
     async def turn(self, finished: Finished) -> Turn | None:
         """The words of a turn. None if something of it was erased."""
@@ -191,7 +211,11 @@ class Course:
 
     async def ended(self, due: Due, owner: str) -> list[dict[str, Any]]:
         """The messages of a stretch up to its boundary, and of turns that no boundary covered: the last that there is room for."""
-        room, found, since = ENDED_BYTES_MAX, list[dict[str, Any]](), self._since(due, owner)
+        room, found, since = (
+            ENDED_BYTES_MAX,
+            list[dict[str, Any]](),
+            self._since(due, owner),
+        )
         for each in reversed(self._turns):
             covered = each.session != due.event.session and each.seq <= since
             if covered or each.seq > due.event.upto or not each.stands():
@@ -205,7 +229,8 @@ class Course:
             else:
                 continue
             break
-        while found and found[-1]["role"] == "tool":  # the call that it answers is not there
+        # the call that it answers is not there
+        while found and found[-1]["role"] == "tool":
             found.pop()
         return found[::-1]
 
@@ -214,8 +239,12 @@ class Course:
         match recorded.event:
             case RunStarted(resumes=resumes):
                 before = self._runs.get(resumes or "") or Finished(seq, (), seq)
-                self._runs = {run: Finished(before.first, (*before.runs, run), before.answer)}
-            case MessageAssistant() | Unknown(kind=MessageAssistant.kind) if run in self._runs:
+                self._runs = {
+                    run: Finished(before.first, (*before.runs, run), before.answer)
+                }
+            case MessageAssistant() | Unknown(kind=MessageAssistant.kind) if (
+                run in self._runs
+            ):
                 self._runs[run].answer = seq
             case RunFinished(outcome=outcome):
                 self._finish(seq, self._runs.get(run), outcome)
@@ -226,7 +255,11 @@ class Course:
                 self._open(child, parent)
             case MemoryDue() as due:
                 self._dues.append(Due(seq, due))
-            case ConversationRewound() | ConversationCleared() | ConversationRestored() as edit:
+            case (
+                ConversationRewound()
+                | ConversationCleared()
+                | ConversationRestored() as edit
+            ):
                 for each in self._turns:
                     each.edit(seq, edit)
 
@@ -245,15 +278,26 @@ class Course:
         """What an event adds to the messages of its turn. None: it was erased."""
         match recorded.event:
             case RunStarted(inputs=inputs) | ModelRequested(inputs=inputs):
-                found = [await self._journal.fact(self.conversation, each) for each in inputs]
+                found = [
+                    await self._journal.fact(self.conversation, each) for each in inputs
+                ]
                 events = [each.event for each in found if each is not None]
                 asked = [each for each in events if isinstance(each, MessageUser)]
-                messages = [{"role": "user", "content": text_of(each.parts)} for each in asked]
+                messages = [
+                    {"role": "user", "content": text_of(each.parts)} for each in asked
+                ]
                 return messages if len(asked) == len(inputs) else None
             case MessageAssistant(parts=parts):
                 calls = [each for each in parts if isinstance(each, ToolCall)]
-                answer: dict[str, Any] = {"role": "assistant", "content": text_of(parts)}
-                return [{**answer, "tool_calls": [_call(each) for each in calls]} if calls else answer]
+                answer: dict[str, Any] = {
+                    "role": "assistant",
+                    "content": text_of(parts),
+                }
+                return [
+                    {**answer, "tool_calls": [_call(each) for each in calls]}
+                    if calls
+                    else answer
+                ]
             case ToolFinished(call=call, text=text):
                 return [{"role": "tool", "tool_call_id": call, "content": text}]
         return None if recorded.erased and recorded.kind in _WORDS else []

@@ -27,7 +27,8 @@ VERSION: Final = "2023-06-01"
 MAX_TOKENS: Final = 8192
 """The format demands a number; this one holds when the person has set none."""
 
-_REDACTED: Final = "redacted:"  # thinking that nobody may read: its bytes, as the signature of an empty text
+# thinking that nobody may read: its bytes, as the signature of an empty text
+_REDACTED: Final = "redacted:"
 _NOTHING: Final = "(nothing)"  # the format has no empty message
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -41,13 +42,19 @@ class Anthropic(HttpModel):
         headers = {"anthropic-version": VERSION}
         if settings.key:
             headers["x-api-key"] = settings.key.reveal()
-        super().__init__(replace(settings, url=settings.url.rstrip("/").removesuffix("/v1")), headers)
+        super().__init__(
+            replace(settings, url=settings.url.rstrip("/").removesuffix("/v1")), headers
+        )
 
     def message(self, message: Message, contents: Contents = NOTHING_READ) -> bytes:
         match message.role:
             case "results":
                 blocks = [
-                    {"type": "tool_result", "tool_use_id": _id(part.call), "content": part.text}
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": _id(part.call),
+                        "content": part.text,
+                    }
                     for part in message.parts
                     if isinstance(part, ToolResult)
                 ]
@@ -58,10 +65,16 @@ class Anthropic(HttpModel):
             case _:
                 content = content_of(message.parts, contents, _picture)
                 empty = isinstance(content, str) and not content.strip()
-                return _encode({"role": "user", "content": _NOTHING if empty else content})
+                return _encode(
+                    {"role": "user", "content": _NOTHING if empty else content}
+                )
 
     def body(
-        self, prompt: str, tools: Sequence[ToolSpec], messages: Sequence[bytes], settings: Mapping[str, Any]
+        self,
+        prompt: str,
+        tools: Sequence[ToolSpec],
+        messages: Sequence[bytes],
+        settings: Mapping[str, Any],
     ) -> bytes:
         head: dict[str, Any] = {
             "model": self.name,
@@ -71,19 +84,31 @@ class Anthropic(HttpModel):
         }
         if tools:
             head["tools"] = [
-                {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+                {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "input_schema": tool.parameters,
+                }
                 for tool in tools
             ]
         if prompt:
-            head["system"] = [{"type": "text", "text": prompt, "cache_control": {"type": "ephemeral"}}]
-        return b'%b,"messages":[%b]}' % (_encode(head)[:-1], b",".join(filter(None, messages)))
+            head["system"] = [
+                {"type": "text", "text": prompt, "cache_control": {"type": "ephemeral"}}
+            ]
+        return b'%b,"messages":[%b]}' % (
+            _encode(head)[:-1],
+            b",".join(filter(None, messages)),
+        )
 
     def fold(self) -> Fold:
         return _Stream(self)
 
 
 def _picture(media_type: str, data: str) -> dict[str, Any]:
-    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
+    return {
+        "type": "image",
+        "source": {"type": "base64", "media_type": media_type, "data": data},
+    }
 
 
 def _id(call: str) -> str:
@@ -96,11 +121,19 @@ def _said(part: Part) -> Iterator[dict[str, Any]]:
         case Text(text=text) if text.strip():
             yield {"type": "text", "text": text}
         case Reasoning(signature=str(signature)) if signature.startswith(_REDACTED):
-            yield {"type": "redacted_thinking", "data": signature.removeprefix(_REDACTED)}
+            yield {
+                "type": "redacted_thinking",
+                "data": signature.removeprefix(_REDACTED),
+            }
         case Reasoning(text=text, signature=str(signature)):
             yield {"type": "thinking", "thinking": text, "signature": signature}
         case ToolCall():
-            yield {"type": "tool_use", "id": _id(part.id), "name": part.name, "input": arguments_of(part)}
+            yield {
+                "type": "tool_use",
+                "id": _id(part.id),
+                "name": part.name,
+                "input": arguments_of(part),
+            }
         case _:
             pass
 
@@ -204,12 +237,20 @@ class _Stream:
         return self._answer() if self._finish else None
 
     def _begin(self, index: int, block: _Block) -> Iterator[Piece]:
-        signature = _REDACTED + block.data if block.type == "redacted_thinking" else block.signature
+        signature = (
+            _REDACTED + block.data
+            if block.type == "redacted_thinking"
+            else block.signature
+        )
         self._blocks[index] = _Growing(block.type)
         if block.type == "tool_use":
             given = bytes(block.input)
-            self._calls.add(index, block.id, block.name, "" if given == b"{}" else given.decode())
-        yield from self._grow(index, _Delta(text=block.text, thinking=block.thinking, signature=signature))
+            self._calls.add(
+                index, block.id, block.name, "" if given == b"{}" else given.decode()
+            )
+        yield from self._grow(
+            index, _Delta(text=block.text, thinking=block.thinking, signature=signature)
+        )
 
     def _grow(self, index: int, delta: _Delta) -> Iterator[Piece]:
         block = self._blocks.setdefault(index, _Growing("text"))
@@ -227,15 +268,23 @@ class _Stream:
     def _count(self, usage: _Usage | None) -> None:
         """Later numbers replace earlier ones: they are totals, not increments."""
         if usage is not None:
-            self._usage |= {name: count for name, count in msgspec.structs.asdict(usage).items() if count}
+            self._usage |= {
+                name: count
+                for name, count in msgspec.structs.asdict(usage).items()
+                if count
+            }
 
     def _answer(self) -> Answer:
-        parts = [part for _, block in sorted(self._blocks.items()) for part in block.parts()]
+        parts = [
+            part for _, block in sorted(self._blocks.items()) for part in block.parts()
+        ]
         parts += self._calls.gathered()
         counts = self._usage
         cached = counts.get("cache_read_input_tokens", 0)
         written = counts.get("cache_creation_input_tokens", 0)
         usage = self._model.usage(
-            counts.get("input_tokens", 0) + cached + written, counts.get("output_tokens", 0), cached=cached
+            counts.get("input_tokens", 0) + cached + written,
+            counts.get("output_tokens", 0),
+            cached=cached,
         )
         return Answer(parts, usage if counts else None, self._finish)

@@ -32,8 +32,20 @@ __all__ = [
     "Words",
 ]
 
-Why = Literal["away", "dropped", "key", "malformed", "overflow", "rate", "refused", "server", "silent"]
-RETRIED: frozenset[Why] = frozenset({"away", "dropped", "malformed", "rate", "server", "silent"})
+Why = Literal[
+    "away",
+    "dropped",
+    "key",
+    "malformed",
+    "overflow",
+    "rate",
+    "refused",
+    "server",
+    "silent",
+]
+RETRIED: frozenset[Why] = frozenset(
+    {"away", "dropped", "malformed", "rate", "server", "silent"}
+)
 """What may go better the next time."""
 
 

@@ -55,19 +55,27 @@ _LIMITS: Final = (
     re.compile(r"maximum context length (?:is|of) ([\d,]+)", re.IGNORECASE),
     re.compile(r"(?<![\d,])([\d,]+) maximum context length", re.IGNORECASE),
     re.compile(r"> ([\d,]+)"),
-    re.compile(r"context (?:size|window|limit|length) ?(?:is|of|:)? ?\(?([\d,]+)", re.IGNORECASE),
+    re.compile(
+        r"context (?:size|window|limit|length) ?(?:is|of|:)? ?\(?([\d,]+)",
+        re.IGNORECASE,
+    ),
     re.compile(r"maximum number of tokens allowed \(?([\d,]+)", re.IGNORECASE),
 )
-_KEY_LIKE: Final = re.compile(r"\b(?:sk|pk|gsk|xai)-[\w*-]{4,}|\bBearer \S+", re.IGNORECASE)
+_KEY_LIKE: Final = re.compile(
+    r"\b(?:sk|pk|gsk|xai)-[\w*-]{4,}|\bBearer \S+", re.IGNORECASE
+)
 
 _UNPAID: Final = re.compile(
-    r"credit balance is too low|insufficient (?:credit|balance|fund|quota)|insufficient_quota", re.IGNORECASE
+    r"credit balance is too low|insufficient (?:credit|balance|fund|quota)|insufficient_quota",
+    re.IGNORECASE,
 )
 _NO_TOOLS: Final = re.compile(
-    r"not support (?:tool|function)|support tool use|tools? param requires|tool use is not", re.IGNORECASE
+    r"not support (?:tool|function)|support tool use|tools? param requires|tool use is not",
+    re.IGNORECASE,
 )
 _MODEL_UNKNOWN: Final = re.compile(
-    r"model.{0,80}(?:not found|not exist|not a valid|unknown)|(?:valid|unknown|such) model", re.IGNORECASE
+    r"model.{0,80}(?:not found|not exist|not a valid|unknown)|(?:valid|unknown|such) model",
+    re.IGNORECASE,
 )
 _NO_PATH: Final = re.compile(
     r"^\W*(?:404\W+)?(?:page |file |route )?not found\W*$|invalid url|unexpected endpoint|cannot post|no route",
@@ -89,7 +97,11 @@ _SENTENCES: Final[Mapping[int, tuple[Why, str, str]]] = {
         "{where} does not accept the key.",
         "Check `key` in the section of this model, and what it names.",
     ),
-    402: ("refused", "{where} wants to be paid first.{quoted}", "Check the account at the provider."),
+    402: (
+        "refused",
+        "{where} wants to be paid first.{quoted}",
+        "Check the account at the provider.",
+    ),
     403: (
         "key",
         "{where} does not let this key use {model}.{quoted}",
@@ -100,13 +112,17 @@ _SENTENCES: Final[Mapping[int, tuple[Why, str, str]]] = {
         "{where} has no model {model}, or the address is wrong.{quoted}",
         "Check `name` and `url` in the section of this model.",
     ),
-    429: ("rate", "{where} takes no more requests for now.{quoted}", "Wait, or use another model."),
+    429: (
+        "rate",
+        "{where} takes no more requests for now.{quoted}",
+        "Wait, or use another model.",
+    ),
 }
 IS_IT: Final = "Is it running, and is `url` in the section of this model right?"
-_NETWORK: Final = "Is this machine on the network, and is `url` in the section of this model right?"
-_CERTIFICATE: Final = (
-    "Is `url` right? For a server of your own, SSL_CERT_FILE names the certificate to trust."
+_NETWORK: Final = (
+    "Is this machine on the network, and is `url` in the section of this model right?"
 )
+_CERTIFICATE: Final = "Is `url` right? For a server of your own, SSL_CERT_FILE names the certificate to trust."
 _NO_MODEL: Final[tuple[Why, str, str]] = (
     "refused",
     "{where} has no model {model}.{quoted}",
@@ -161,7 +177,11 @@ class Failures:
     def answered(self, status: int, headers: Mapping[str, str], body: bytes) -> Failure:
         """The failure that this answer is. An error under the status of success carries its own, or none."""
         found = _read(body)
-        return self._failure(found, status if status >= 300 else found.status or 500, _wait(headers))  # noqa: PLR2004
+        return self._failure(
+            found,
+            status if status >= 300 else found.status or 500,  # noqa: PLR2004
+            _wait(headers),
+        )
 
     def sent(self, error: object) -> Failure:
         """The failure that an error object inside a stream is."""
@@ -172,7 +192,9 @@ class Failures:
         said = " ".join([*error.kinds, error.message])
         if status in {400, 413, 422, 500} and (error.limit or _TOO_LONG.search(said)):
             return self._overflow(error, status)
-        if "insufficient_quota" in error.kinds or (status in {400, 403} and _UNPAID.search(error.message)):
+        if "insufficient_quota" in error.kinds or (
+            status in {400, 403} and _UNPAID.search(error.message)
+        ):
             status = 402
         if status in {401, 403} and not self._key:
             why, sentence, hint = _NO_KEY
@@ -184,7 +206,9 @@ class Failures:
             "status": status,
             "quoted": self._quote(error.message),
         }
-        return Failure(why, sentence.format(**words), hint=hint, status=status, retry_after=wait)
+        return Failure(
+            why, sentence.format(**words), hint=hint, status=status, retry_after=wait
+        )
 
     def away(self, error: BaseException) -> Failure:
         """The failure that a connection is which could not be made."""
@@ -194,14 +218,19 @@ class Failures:
                 case ssl.SSLCertVerificationError():
                     because, hint = "its certificate is not trusted here", _CERTIFICATE
                 case ssl.SSLError():
-                    because, hint = "it does not speak https there", "Does `url` begin with http:// instead?"
+                    because, hint = (
+                        "it does not speak https there",
+                        "Does `url` begin with http:// instead?",
+                    )
                 case socket.gaierror():
                     because, hint = "its name is not known", _NETWORK
                 case ConnectionRefusedError():
                     here = _LOOPBACK.fullmatch(self.where)
                     if here and (known := _SERVERS.get(here[2])):
                         sentence = f"{known[0]} is not running at {self.where}."
-                        return Failure("away", sentence, hint=f"Start it with: {known[1]}")
+                        return Failure(
+                            "away", sentence, hint=f"Start it with: {known[1]}"
+                        )
                     because, hint = "nothing is running there", IS_IT
                 case OSError(errno=errno.ENETUNREACH | errno.EHOSTUNREACH):
                     because, hint = "there is no way to it", _NETWORK
@@ -212,7 +241,11 @@ class Failures:
 
     def _overflow(self, error: _Error, status: int) -> Failure:
         limit = error.limit or next(
-            (int(found[1].replace(",", "")) for each in _LIMITS if (found := each.search(error.message))),
+            (
+                int(found[1].replace(",", ""))
+                for each in _LIMITS
+                if (found := each.search(error.message))
+            ),
             None,
         )
         holds = f", which holds {limit:,} tokens" if limit else ""
@@ -242,7 +275,9 @@ def _meant(error: _Error, status: int) -> tuple[Why, str, str]:
         return _NOWHERE
     if status in {404, 405, 500} and _NO_PATH.search(error.message):
         return _NOWHERE
-    if status in {400, 404, 422} and _MODEL_UNKNOWN.search(" ".join([*error.kinds, error.message])):
+    if status in {400, 404, 422} and _MODEL_UNKNOWN.search(
+        " ".join([*error.kinds, error.message])
+    ):
         return _NO_MODEL
     if status in {408, 409, 425} or status >= 500:  # noqa: PLR2004  (a status is its own name)
         return _TROUBLE
@@ -275,8 +310,17 @@ def _parse(answer: object) -> _Error:
         error = error["error"]
     if not isinstance(error, dict):
         return _Error(message=error if isinstance(error, str) else "")
-    said = next((error[key] for key in ("message", "error", "detail") if isinstance(error.get(key), str)), "")
-    kinds = [each for key in ("code", "type") if isinstance(each := error.get(key), str)]
+    said = next(
+        (
+            error[key]
+            for key in ("message", "error", "detail")
+            if isinstance(error.get(key), str)
+        ),
+        "",
+    )
+    kinds = [
+        each for key in ("code", "type") if isinstance(each := error.get(key), str)
+    ]
     code = error.get("code")
     known = [_STATUS[each] for each in kinds if each in _STATUS]
     limit = error.get("n_ctx")

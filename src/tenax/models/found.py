@@ -105,7 +105,9 @@ _BASE: Final = re.compile(r"[-:](?:base|text|pt)\b", re.IGNORECASE)
 _BILLIONS: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
 _HELLO: Final = Message("user", (Text("Say hello."),))
 _TOOL: Final = ToolSpec(
-    "read_file", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}}}
+    "read_file",
+    "Reads a file.",
+    {"type": "object", "properties": {"path": {"type": "string"}}},
 )
 
 
@@ -115,13 +117,17 @@ _TOOL: Final = ToolSpec(
 async def find(env: Mapping[str, str]) -> list[Offer]:
     """Everything that could answer, in the order in which it is offered; the same things in the same order always."""
     ollama = _ollama_url(env.get("OLLAMA_HOST", ""))
-    async with httpx.AsyncClient(trust_env=False, verify=trusted(), timeout=PROBE_SECONDS_MAX) as client:
+    async with httpx.AsyncClient(
+        trust_env=False, verify=trusted(), timeout=PROBE_SECONDS_MAX
+    ) as client:
         local = await asyncio.gather(
             _ollama(client, ollama),
             _lm_studio(client, LM_STUDIO),
             _llama_cpp(client, LLAMA_CPP),
         )
-    offers = [_key_offer(each, env) for each in _PROVIDERS if env.get(each.key, "").strip()]
+    offers = [
+        _key_offer(each, env) for each in _PROVIDERS if env.get(each.key, "").strip()
+    ]
     offers += [offer for server in local for offer in server]
     if installed():
         offers.append(
@@ -134,7 +140,10 @@ async def find(env: Mapping[str, str]) -> list[Offer]:
 
 def _key_offer(provider: _Provider, env: Mapping[str, str]) -> Offer:
     url = env.get(provider.base, "").strip() if provider.base else ""
-    title, detail = provider.title, f"Messages go to {urlsplit(provider.url).hostname}, and are paid there."
+    title, detail = (
+        provider.title,
+        f"Messages go to {urlsplit(provider.url).hostname}, and are paid there.",
+    )
     if url:
         title = urlsplit(url).netloc.rpartition("@")[2] or provider.title
         detail = f"{provider.base} names it."
@@ -164,7 +173,11 @@ class _Tags(msgspec.Struct):
 
 async def _ollama(client: httpx.AsyncClient, url: str) -> list[Offer]:
     tags = await _probe(client, f"{url}/api/tags", _Tags)
-    sizes = {tag.name: tag.size / 1e9 for tag in tags.models if not tag.remote_host} if tags else {}
+    sizes = (
+        {tag.name: tag.size / 1e9 for tag in tags.models if not tag.remote_host}
+        if tags
+        else {}
+    )
     return _local("Ollama", "ollama", url, sizes)
 
 
@@ -188,7 +201,11 @@ def _by_name(models: Iterable[_Model]) -> dict[str, float]:
 
 def _local(title: str, label: str, url: str, sizes: Mapping[str, float]) -> list[Offer]:
     """The models of a server, those that were taught to talk first, the largest of them first."""
-    names = [name for name in sizes if name and name.isprintable() and not _NO_CHAT.search(name)]
+    names = [
+        name
+        for name in sizes
+        if name and name.isprintable() and not _NO_CHAT.search(name)
+    ]
     names.sort(key=lambda name: (bool(_BASE.search(name)), -sizes[name], name))
     where = f"On {'this machine' if is_loopback(url) else urlsplit(url).netloc}. Nothing leaves it."
     return [
@@ -202,7 +219,11 @@ async def _probe(client: httpx.AsyncClient, url: str, shape: type[T]) -> T | Non
     try:
         async with asyncio.timeout(PROBE_SECONDS_MAX):
             status, body = await _get(client, url)
-            return msgspec.json.decode(body, type=shape) if status == httpx.codes.OK else None
+            return (
+                msgspec.json.decode(body, type=shape)
+                if status == httpx.codes.OK
+                else None
+            )
     except (
         TimeoutError,
         httpx.HTTPError,
@@ -233,10 +254,16 @@ def _ollama_url(host: str) -> str:
     scheme, mark, rest = host.rpartition("://")
     try:
         parts = urlsplit(f"//{rest}")
-        port = parts.port or ({"http": 80, "https": 443}.get(scheme, OLLAMA_PORT) if mark else OLLAMA_PORT)
+        port = parts.port or (
+            {"http": 80, "https": 443}.get(scheme, OLLAMA_PORT) if mark else OLLAMA_PORT
+        )
     except ValueError:
         return f"http://127.0.0.1:{OLLAMA_PORT}"
-    name = parts.hostname if parts.hostname not in {None, "", "0.0.0.0", "::"} else "127.0.0.1"  # noqa: S104
+    name = (
+        parts.hostname
+        if parts.hostname not in {None, "", "0.0.0.0", "::"}  # noqa: S104
+        else "127.0.0.1"
+    )
     name = f"[{name}]" if ":" in str(name) else name
     return f"{scheme or 'http'}://{name}:{port}{parts.path.rstrip('/')}"
 
@@ -244,7 +271,9 @@ def _ollama_url(host: str) -> str:
 # -- choosing -----------------------------------------------------------------------------------------------
 
 
-async def use(offer: Offer, env: Mapping[str, str], *, name: str = "") -> Ready | Failure:
+async def use(
+    offer: Offer, env: Mapping[str, str], *, name: str = ""
+) -> Ready | Failure:
     """Take an offer: list its models if that was not done yet, pick one unless `name` does, and try it."""
     key, models = None, [offer.name]
     if offer.key:
@@ -257,7 +286,11 @@ async def use(offer: Offer, env: Mapping[str, str], *, name: str = "") -> Ready 
         best = next((each.best for each in _PROVIDERS if each.label == offer.label), ())
         models = _best_first(listed, best)
     if not name and not models:
-        return Failure("refused", f"{urlsplit(offer.url).hostname} lists no model.", hint="Connect another.")
+        return Failure(
+            "refused",
+            f"{urlsplit(offer.url).hostname} lists no model.",
+            hint="Connect another.",
+        )
     tried = await reach(offer.api, offer.url, name or models[0], key)
     if isinstance(tried, Failure):
         return tried
@@ -268,13 +301,17 @@ async def use(offer: Offer, env: Mapping[str, str], *, name: str = "") -> Ready 
 async def reach(api: Api, url: str, name: str, key: Secret | None) -> Ready | Failure:
     """Try a model at an address. The key is not among the values: `settings.add_model` is given it apart."""
     if api == "practice":
-        failure = await try_model(ModelSettings(label="practice", api=api, url="", name="practice"))
+        failure = await try_model(
+            ModelSettings(label="practice", api=api, url="", name="practice")
+        )
         return failure or Ready("practice", {"api": api}, ["practice"])
     try:
         url = model_url(url.strip(), "This")
     except ConfigError as error:
         return Failure("refused", str(error), hint=error.hint)
-    failure = await try_model(ModelSettings(label="", api=api, url=url, name=name, key=key))
+    failure = await try_model(
+        ModelSettings(label="", api=api, url=url, name=name, key=key)
+    )
     return failure or Ready(_label(url), {"api": api, "url": url, "name": name}, [name])
 
 
@@ -286,22 +323,35 @@ def _label(url: str) -> str:
     return re.sub(r"\W+", "-", host).strip("-") or "main"
 
 
-async def models_at(api: Api, url: str, key: Secret | None = None) -> list[str] | Failure:
+async def models_at(
+    api: Api, url: str, key: Secret | None = None
+) -> list[str] | Failure:
     """The models at an address that can talk, by name; all of them, where none looks like it."""
     try:
         url = model_url(url.strip(), "This")
         secret = key.reveal() if key else None
     except ConfigError as error:
         return Failure("refused", str(error), hint=error.hint)
-    failures = Failures(urlsplit(url).netloc.rpartition("@")[2], "any of its models", secret)
+    failures = Failures(
+        urlsplit(url).netloc.rpartition("@")[2], "any of its models", secret
+    )
     proxied = not is_loopback(url)
-    client = httpx.AsyncClient(trust_env=proxied, verify=trusted(), timeout=LIST_SECONDS_MAX)
+    client = httpx.AsyncClient(
+        trust_env=proxied, verify=trusted(), timeout=LIST_SECONDS_MAX
+    )
     try:
         async with asyncio.timeout(LIST_SECONDS_MAX), client:
             status, body = await _get(client, *_list_request(api, url, secret))
-        if status not in {200, 404, 405}:  # what is no address of models has no list of them
+        # what is no address of models has no list of them
+        if status not in {200, 404, 405}:
             return failures.answered(status, {}, body)
-        found = sorted({each.id for each in msgspec.json.decode(body, type=_Models).data if each.id})
+        found = sorted(
+            {
+                each.id
+                for each in msgspec.json.decode(body, type=_Models).data
+                if each.id
+            }
+        )
     except (TimeoutError, httpx.TimeoutException):
         return Failure("silent", f"{failures.where} does not answer.", hint=IS_IT)
     except httpx.HTTPError as error:
@@ -319,9 +369,13 @@ def _list_request(api: Api, url: str, secret: str | None) -> tuple[str, dict[str
     """Where the models of an address are listed, and what has to be said there."""
     headers = {"user-agent": "tenax"}
     if api == "anthropic":
-        headers |= {"anthropic-version": VERSION} | ({"x-api-key": secret} if secret else {})
+        headers |= {"anthropic-version": VERSION} | (
+            {"x-api-key": secret} if secret else {}
+        )
         return f"{url.removesuffix('/v1')}/v1/models?limit=1000", headers
-    return f"{url}/models", headers | ({"authorization": f"Bearer {secret}"} if secret else {})
+    return f"{url}/models", headers | (
+        {"authorization": f"Bearer {secret}"} if secret else {}
+    )
 
 
 async def try_model(settings: ModelSettings) -> Failure | None:
@@ -353,5 +407,9 @@ def _best_first(models: Sequence[str], patterns: Iterable[str]) -> list[str]:
 
 def _version(name: str) -> tuple[list[float], int, str]:
     """The numbers in a name, without dates; of the same version the plain name."""
-    numbers = [float(each) for each in re.findall(r"\d+(?:\.\d+)?", name) if len(each) < 5]  # noqa: PLR2004
+    numbers = [
+        float(each)
+        for each in re.findall(r"\d+(?:\.\d+)?", name)
+        if len(each) < 5  # noqa: PLR2004
+    ]
     return numbers, -len(name), name

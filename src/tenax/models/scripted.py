@@ -23,12 +23,29 @@ import msgspec
 from tenax.config import ModelSettings
 from tenax.errors import ConfigError
 from tenax.events import Usage
-from tenax.models.base import Answer, Beat, Failure, Piece, Thought, ToolSpec, Why, Words
+from tenax.models.base import (
+    Answer,
+    Beat,
+    Failure,
+    Piece,
+    Thought,
+    ToolSpec,
+    Why,
+    Words,
+)
 from tenax.models.render import NOTHING_READ, Contents, spelled_out
 from tenax.parts import Part, Reasoning, Text, ToolCall
 from tenax.views.context import Message
 
-__all__ = ["Call", "Reply", "Script", "ScriptedModel", "Trouble", "pieces_of", "words_in"]
+__all__ = [
+    "Call",
+    "Reply",
+    "Script",
+    "ScriptedModel",
+    "Trouble",
+    "pieces_of",
+    "words_in",
+]
 
 BODIES_MAX: Final = 1000
 _encode: Final = msgspec.json.Encoder().encode
@@ -74,7 +91,9 @@ class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ToolCall(
                 call.id or f"call_{turn + 1}_{number}",
                 call.name,
-                call.arguments if isinstance(call.arguments, str) else _encode(call.arguments).decode(),
+                call.arguments
+                if isinstance(call.arguments, str)
+                else _encode(call.arguments).decode(),
             )
             for number, call in enumerate(self.calls, 1)
         ]
@@ -103,7 +122,9 @@ class Script(msgspec.Struct, forbid_unknown_fields=True):
         try:
             return msgspec.json.decode(file.read_bytes(), type=cls)
         except OSError as error:
-            raise ConfigError(f"The script {file} cannot be read: {error.strerror}.") from error
+            raise ConfigError(
+                f"The script {file} cannot be read: {error.strerror}."
+            ) from error
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise ConfigError(f"{file} is no script: {error}.") from error
 
@@ -148,7 +169,12 @@ class ScriptedModel:
         settings: ModelSettings | None = None,
     ) -> None:
         if not isinstance(script, Script):
-            script = Script([Reply(words=each) if isinstance(each, str) else each for each in script])
+            script = Script(
+                [
+                    Reply(words=each) if isinstance(each, str) else each
+                    for each in script
+                ]
+            )
         self.name = name
         self.context = context
         self.script = script
@@ -160,35 +186,60 @@ class ScriptedModel:
     def of(cls, settings: ModelSettings) -> ScriptedModel:
         """The model whose script is the file at `settings.url`."""
         return cls(
-            Script.read(Path(settings.url)), name=settings.name, context=settings.context, settings=settings
+            Script.read(Path(settings.url)),
+            name=settings.name,
+            context=settings.context,
+            settings=settings,
         )
 
     def message(self, message: Message, contents: Contents = NOTHING_READ) -> bytes:
         return _encode(Message(message.role, spelled_out(message.parts, contents)))
 
     def body(
-        self, prompt: str, tools: Sequence[ToolSpec], messages: Sequence[bytes], settings: Mapping[str, Any]
+        self,
+        prompt: str,
+        tools: Sequence[ToolSpec],
+        messages: Sequence[bytes],
+        settings: Mapping[str, Any],
     ) -> bytes:
-        head = {"model": self.name, "settings": settings, "prompt": prompt, "tools": tools}
-        return b'%b,"messages":[%b]}' % (_encode(head)[:-1], b",".join(filter(None, messages)))
+        head = {
+            "model": self.name,
+            "settings": settings,
+            "prompt": prompt,
+            "tools": tools,
+        }
+        return b'%b,"messages":[%b]}' % (
+            _encode(head)[:-1],
+            b",".join(filter(None, messages)),
+        )
 
-    async def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
+    async def stream(
+        self, body: bytes, *, silence: float
+    ) -> AsyncGenerator[Piece, None]:
         self.bodies.append(body)
         del self.bodies[:-BODIES_MAX]
         words = words_in(body)
         if self.context and words > self.context:
-            yield Failure("overflow", f"{words} words do not fit into {self.context}.", limit=self.context)
+            yield Failure(
+                "overflow",
+                f"{words} words do not fit into {self.context}.",
+                limit=self.context,
+            )
             return
         turn, reply = self.script.next(body, self._played)
         for piece in _begin(reply):
             await asyncio.sleep(min(reply.pause, silence))
             if reply.pause > silence:
-                yield Failure("silent", f"The script has said nothing for {silence:g} seconds.")
+                yield Failure(
+                    "silent", f"The script has said nothing for {silence:g} seconds."
+                )
                 return
             yield piece
         if reply.hang or (reply.trouble and reply.trouble.why == "silent"):
             await asyncio.sleep(silence)
-            yield Failure("silent", f"The script has said nothing for {silence:g} seconds.")
+            yield Failure(
+                "silent", f"The script has said nothing for {silence:g} seconds."
+            )
         elif reply.trouble:
             yield _failure(reply.trouble)
         else:

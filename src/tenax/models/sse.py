@@ -50,9 +50,16 @@ class Reader:
             self._rest = lines.pop()
         elif lines:
             self._after_cr = lines[-1].endswith(b"\r")
-        events = [event for line in lines if (event := self._take(line.rstrip(b"\r\n"))) is not None]
+        events = [
+            event
+            for line in lines
+            if (event := self._take(line.rstrip(b"\r\n"))) is not None
+        ]
         self._total += len(chunk)
-        if self._size + len(self._rest) > EVENT_BYTES_MAX or self._total > STREAM_BYTES_MAX:
+        if (
+            self._size + len(self._rest) > EVENT_BYTES_MAX
+            or self._total > STREAM_BYTES_MAX
+        ):
             raise TooLong
         return events
 

@@ -23,7 +23,13 @@ class Calls:
         self._at: dict[int, _Growing] = {}
         self._all: list[_Growing] = []
 
-    def add(self, index: int | None, call: str | None, name: str | None, arguments: str | None) -> None:
+    def add(
+        self,
+        index: int | None,
+        call: str | None,
+        name: str | None,
+        arguments: str | None,
+    ) -> None:
         """A piece of the call at `index`.
 
         Without an index, a name begins a call and anything else belongs to the last one. Another id at the same index

@@ -16,7 +16,16 @@ from tenax.testing.vfs import Fault, FaultVfs
 if TYPE_CHECKING:
     from tenax.testing.provider import Provider
 
-__all__ = ["Fault", "FaultVfs", "Faults", "FaultyJournal", "Hold", "Provider", "SimClock", "memory"]
+__all__ = [
+    "Fault",
+    "FaultVfs",
+    "Faults",
+    "FaultyJournal",
+    "Hold",
+    "Provider",
+    "SimClock",
+    "memory",
+]
 
 
 def __getattr__(name: str) -> object:

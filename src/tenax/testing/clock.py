@@ -40,7 +40,9 @@ class SimClock:
     def advance(self, seconds: float) -> None:
         """Let time pass, on both clocks."""
         if seconds < 0:
-            raise ValueError("Time does not go back; set the wall clock with `set_wall`.")
+            raise ValueError(
+                "Time does not go back; set the wall clock with `set_wall`."
+            )
         with self._lock:
             self._now_us += round(seconds * 1e6)
             self._monotonic_us += round(seconds * 1e6)

@@ -23,12 +23,17 @@ from tenax.journal.journal import Journal
 
 __all__ = ["POINTS", "VERBS", "Faults", "FaultyJournal", "Hold"]
 
-VERBS = frozenset(name for name, each in vars(Journal).items() if callable(each) and not name.startswith("_"))
+VERBS = frozenset(
+    name
+    for name, each in vars(Journal).items()
+    if callable(each) and not name.startswith("_")
+)
 """What a journal can be asked to do."""
 
 _STORE = ("begin", "load", "write", "commit", "committed")
 POINTS = frozenset(
-    {f"{verb}:{side}" for verb in VERBS for side in ("before", "after")} | {f"store:{at}" for at in _STORE}
+    {f"{verb}:{side}" for verb in VERBS for side in ("before", "after")}
+    | {f"store:{at}" for at in _STORE}
 )
 """Every failure point there is."""
 
@@ -73,7 +78,9 @@ class Faults:
         self._arrivals: Counter[str] = Counter()
         self._plans: dict[str, list[_Plan]] = {}
 
-    def fail(self, point: str, error: BaseException, *, nth: int = 1, times: int | None = 1) -> None:
+    def fail(
+        self, point: str, error: BaseException, *, nth: int = 1, times: int | None = 1
+    ) -> None:
         """The n-th arrival from now on raises this, and so do the ones after it: `times` in all, None for ever."""
 
         def act() -> None:
@@ -106,11 +113,17 @@ class Faults:
         with self._lock:
             self._arrivals[point] += 1
             arrival = self._arrivals[point]
-            due = [plan for plan in self._plans.get(point, ()) if plan.first <= arrival <= plan.last]
+            due = [
+                plan
+                for plan in self._plans.get(point, ())
+                if plan.first <= arrival <= plan.last
+            ]
         for plan in due:
             plan.act()
 
-    def _add(self, point: str, nth: int, times: int | None, act: Callable[[], None]) -> None:
+    def _add(
+        self, point: str, nth: int, times: int | None, act: Callable[[], None]
+    ) -> None:
         if nth < 1:
             raise ValueError("Arrivals are counted from 1.")
         with self._lock:

@@ -61,11 +61,17 @@ class Server:
                 version = params["protocolVersion"]
                 capabilities = {"tools": {"listChanged": True}}
                 info = {"name": "tenax-testing", "version": "1"}
-                found: Any = {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info}
+                found: Any = {
+                    "protocolVersion": version,
+                    "capabilities": capabilities,
+                    "serverInfo": info,
+                }
             case "tools/list":
                 found = {"tools": self._tools()}
             case "tools/call":
-                found = self._call(params["name"], (params.get("arguments") or {}).get("text", ""))
+                found = self._call(
+                    params["name"], (params.get("arguments") or {}).get("text", "")
+                )
             case _:
                 error = {"code": -32601, "message": "Unknown"}
                 return {"jsonrpc": "2.0", "id": message["id"], "error": error}
@@ -74,10 +80,18 @@ class Server:
     def _tools(self) -> list[dict[str, Any]]:
         if "--many" in sys.argv:
             long = {"type": "object", "properties": {"text": {"const": "x" * 3000}}}
-            return [{"name": f"t{n}", "description": "y" * 5000, "inputSchema": long} for n in range(300)]
+            return [
+                {"name": f"t{n}", "description": "y" * 5000, "inputSchema": long}
+                for n in range(300)
+            ]
         more = f" Changed {self.changed} times." if self.changed else ""
         return [
-            {"name": name, "description": said + more, "inputSchema": _TEXT, "annotations": hints}
+            {
+                "name": name,
+                "description": said + more,
+                "inputSchema": _TEXT,
+                "annotations": hints,
+            }
             for name, (said, hints) in _TOOLS.items()
         ]
 
@@ -119,7 +133,9 @@ class _Pipes:
         for nth, line in enumerate(sys.stdin):
             if nth == 0 and "--strict" in sys.argv and '"initialize"' not in line:
                 return
-            threading.Thread(target=self._handle, args=(json.loads(line),), daemon=True).start()
+            threading.Thread(
+                target=self._handle, args=(json.loads(line),), daemon=True
+            ).start()
 
     def _handle(self, message: dict[str, Any]) -> None:
         tool = (message.get("params") or {}).get("name", "")
@@ -157,7 +173,10 @@ class _Handler(BaseHTTPRequestHandler):
         tool = (message.get("params") or {}).get("name", "")
         if tool in {"flood", "line"}:
             self.send_response(200)
-            self.send_header("content-type", "application/json" if tool == "line" else "text/event-stream")
+            self.send_header(
+                "content-type",
+                "application/json" if tool == "line" else "text/event-stream",
+            )
             self.end_headers()
             with contextlib.suppress(ConnectionError):
                 for _ in range(ENDLESS // 65536):
@@ -166,7 +185,11 @@ class _Handler(BaseHTTPRequestHandler):
         if tool == "garbage":
             return self._send(200, b'{"no": "message"')
         found = self.server_of.answer(message)
-        return self._send(202) if found is None else self._send(200, json.dumps(found).encode())
+        return (
+            self._send(202)
+            if found is None
+            else self._send(200, json.dumps(found).encode())
+        )
 
     def do_GET(self) -> None:
         self._send(405)

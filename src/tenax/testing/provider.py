@@ -28,7 +28,13 @@ __all__ = ["Provider", "Received", "bodies_in"]
 
 _LOOK_SECONDS: Final = 0.01
 """How often it looks whether the client is still there."""
-_STATUS: Final = {"key": 401, "overflow": 400, "rate": 429, "refused": 404, "server": 500}
+_STATUS: Final = {
+    "key": 401,
+    "overflow": 400,
+    "rate": 429,
+    "refused": 404,
+    "server": 500,
+}
 _KINDS: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -53,7 +59,9 @@ class _Format(Protocol):
     fields: frozenset[str]
     """What a request may hold. OpenAI's format is spoken by llama.cpp too, which knows one more."""
 
-    def stream(self, model: str, turn: int, reply: Reply, words: int) -> Iterator[bytes]:
+    def stream(
+        self, model: str, turn: int, reply: Reply, words: int
+    ) -> Iterator[bytes]:
         """All events of a reply: a head, the pieces, and the end."""
 
     def error(self, status: int, message: str) -> bytes:
@@ -82,33 +90,59 @@ class _OpenAI:
         "response_format", "reasoning_effort", "repeat_penalty",
     })  # fmt: skip
 
-    def stream(self, model: str, turn: int, reply: Reply, words: int) -> Iterator[bytes]:
+    def stream(
+        self, model: str, turn: int, reply: Reply, words: int
+    ) -> Iterator[bytes]:
         def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
             choice = {"index": 0, "delta": delta, "finish_reason": finish}
             return _event(_encode(head | {"choices": [choice]}))
 
-        head = {"id": f"chat-{turn}", "object": "chat.completion.chunk", "created": 0, "model": model}
+        head = {
+            "id": f"chat-{turn}",
+            "object": "chat.completion.chunk",
+            "created": 0,
+            "model": model,
+        }
         yield chunk({"role": "assistant", "content": ""})
-        yield from (chunk({"reasoning_content": piece}) for piece in pieces_of(reply.thoughts))
+        yield from (
+            chunk({"reasoning_content": piece}) for piece in pieces_of(reply.thoughts)
+        )
         yield from (chunk({"content": piece}) for piece in pieces_of(reply.words))
         if reply.trouble or reply.hang:
             return
         for index, call in enumerate(reply.tool_calls(turn)):
             begun = {"name": call.name, "arguments": ""}
             yield chunk(
-                {"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": begun}]}
+                {
+                    "tool_calls": [
+                        {
+                            "index": index,
+                            "id": call.id,
+                            "type": "function",
+                            "function": begun,
+                        }
+                    ]
+                }
             )
             for half in _halves(call.arguments):
-                yield chunk({"tool_calls": [{"index": index, "function": {"arguments": half}}]})
+                yield chunk(
+                    {"tool_calls": [{"index": index, "function": {"arguments": half}}]}
+                )
         yield chunk({}, reply.finish or ("tool_calls" if reply.calls else "stop"))
-        usage = {"prompt_tokens": words, "completion_tokens": _said(reply), "cost": reply.cost}
+        usage = {
+            "prompt_tokens": words,
+            "completion_tokens": _said(reply),
+            "cost": reply.cost,
+        }
         yield _event(_encode(head | {"choices": [], "usage": usage}))
         yield _event(b"[DONE]")
 
     def error(self, status: int, message: str) -> bytes:
         code = "context_length_exceeded" if "context length" in message else None
         kind = _KINDS.get(status, "server_error")
-        return _encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
+        return _encode(
+            {"error": {"message": message, "type": kind, "param": None, "code": code}}
+        )
 
     def overflow(self, words: int, limit: int) -> str:
         return (
@@ -123,23 +157,42 @@ class _Anthropic:
         "stop_sequences", "metadata", "thinking",
     })  # fmt: skip
 
-    def stream(self, model: str, turn: int, reply: Reply, words: int) -> Iterator[bytes]:
+    def stream(
+        self, model: str, turn: int, reply: Reply, words: int
+    ) -> Iterator[bytes]:
         def event(kind: str, **rest: object) -> bytes:
             return _event(_encode({"type": kind, **rest}), kind)
 
         usage = {"input_tokens": words, "output_tokens": 1}
-        start = {"id": f"msg_{turn}", "type": "message", "role": "assistant", "model": model, "content": []}
+        start = {
+            "id": f"msg_{turn}",
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "content": [],
+        }
         yield event("message_start", message=start | {"usage": usage})
         yield event("ping")
         whole = not reply.trouble and not reply.hang
-        blocks = [*_blocks(reply), *(map(_tool_use, reply.tool_calls(turn)) if whole else ())]
+        blocks = [
+            *_blocks(reply),
+            *(map(_tool_use, reply.tool_calls(turn)) if whole else ()),
+        ]
         for index, (block, deltas) in enumerate(blocks):
             yield event("content_block_start", index=index, content_block=block)
-            yield from (event("content_block_delta", index=index, delta=delta) for delta in deltas)
+            yield from (
+                event("content_block_delta", index=index, delta=delta)
+                for delta in deltas
+            )
             yield event("content_block_stop", index=index)
         if whole:
-            stop = {"stop_reason": reply.finish or ("tool_use" if reply.calls else "end_turn")}
-            yield event("message_delta", delta=stop, usage={"output_tokens": _said(reply)})
+            stop = {
+                "stop_reason": reply.finish
+                or ("tool_use" if reply.calls else "end_turn")
+            }
+            yield event(
+                "message_delta", delta=stop, usage={"output_tokens": _said(reply)}
+            )
             yield event("message_stop")
 
     def error(self, status: int, message: str) -> bytes:
@@ -155,16 +208,24 @@ _Block = tuple[dict[str, Any], list[dict[str, Any]]]
 
 def _blocks(reply: Reply) -> Iterator[_Block]:
     if reply.thoughts:
-        thoughts = [{"type": "thinking_delta", "thinking": piece} for piece in pieces_of(reply.thoughts)]
+        thoughts = [
+            {"type": "thinking_delta", "thinking": piece}
+            for piece in pieces_of(reply.thoughts)
+        ]
         signed = {"type": "signature_delta", "signature": "c2lnbmVk"}
         yield {"type": "thinking", "thinking": "", "signature": ""}, [*thoughts, signed]
     if reply.words:
-        words = [{"type": "text_delta", "text": piece} for piece in pieces_of(reply.words)]
+        words = [
+            {"type": "text_delta", "text": piece} for piece in pieces_of(reply.words)
+        ]
         yield {"type": "text", "text": ""}, words
 
 
 def _tool_use(call: ToolCall) -> _Block:
-    halves = [{"type": "input_json_delta", "partial_json": half} for half in _halves(call.arguments)]
+    halves = [
+        {"type": "input_json_delta", "partial_json": half}
+        for half in _halves(call.arguments)
+    ]
     return {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}, halves
 
 
@@ -189,7 +250,12 @@ class Provider:
         pages: Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(script, Script):
-            script = Script([Reply(words=each) if isinstance(each, str) else each for each in script])
+            script = Script(
+                [
+                    Reply(words=each) if isinstance(each, str) else each
+                    for each in script
+                ]
+            )
         self.script = script
         self.context = context
         self.received: list[Received] = []
@@ -225,12 +291,16 @@ class Provider:
         await asyncio.gather(*talks, return_exceptions=True)
         await self._server.wait_closed()
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _talk(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._talks.add(task)
         self.connections += 1
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        with contextlib.suppress(
+            ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError
+        ):
             try:
                 while await self._answer(await _request(reader), reader, writer):
                     pass
@@ -240,23 +310,36 @@ class Provider:
                 await writer.wait_closed()
 
     async def _answer(
-        self, request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        request: Received,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> bool:
         """Answer one request; True if the connection is good for another."""
         self.received.append(request)
         if self._log:
             with self._log.open("ab") as file:
                 file.write(b"%d\n%b\n" % (len(request.body), request.body))
-        voice: _Format = _Anthropic() if request.path.endswith("/v1/messages") else _OpenAI()
+        voice: _Format = (
+            _Anthropic() if request.path.endswith("/v1/messages") else _OpenAI()
+        )
         if not request.path.endswith(("/v1/messages", "/chat/completions")):
             page = self._pages.get(request.path.partition("?")[0], 404)
             refused = isinstance(page, int)
-            told = voice.error(page, f"There is no {request.path}.") if refused else _encode(page)
+            told = (
+                voice.error(page, f"There is no {request.path}.")
+                if refused
+                else _encode(page)
+            )
             return await _send(writer, page if refused else 200, told)
         words, asked = words_in(request.body), msgspec.json.decode(request.body)
         unknown = asked.keys() - voice.fields
         if unknown or (self.context and words > self.context):
-            why = f"Unknown: {', '.join(unknown)}." if unknown else voice.overflow(words, self.context or 0)
+            why = (
+                f"Unknown: {', '.join(unknown)}."
+                if unknown
+                else voice.overflow(words, self.context or 0)
+            )
             return await _send(writer, 400, voice.error(400, why))
         turn, reply = self.script.next(request.body, self._played)
         trouble = reply.trouble
@@ -265,8 +348,14 @@ class Provider:
             return False
         if trouble and trouble.why in _STATUS and not spoken:
             return await _refuse(writer, voice, trouble, words)
-        stream = _raw(reply.raw) if reply.raw else voice.stream(asked.get("model", ""), turn, reply, words)
-        return await self._play(stream, reply, _last(voice, trouble, words), reader, writer)
+        stream = (
+            _raw(reply.raw)
+            if reply.raw
+            else voice.stream(asked.get("model", ""), turn, reply, words)
+        )
+        return await self._play(
+            stream, reply, _last(voice, trouble, words), reader, writer
+        )
 
     async def _play(
         self,
@@ -301,7 +390,8 @@ class Provider:
         """Wait, as long as the client is there."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        while not reader.at_eof() and reader.exception() is None:  # that one left a part of it unread
+        # that one left a part of it unread
+        while not reader.at_eof() and reader.exception() is None:
             left = until - loop.time()
             if left <= 0:
                 return True
@@ -324,13 +414,16 @@ def bodies_in(log: Path) -> list[bytes]:
 async def _request(reader: asyncio.StreamReader) -> Received:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     headers = {
-        name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)
+        name.lower(): value.strip()
+        for name, _, value in (line.partition(":") for line in head[1:] if line)
     }
     body = await reader.readexactly(int(headers.get("content-length", "0")))
     return Received(head[0].split(" ")[1], headers, body)
 
 
-async def _send(writer: asyncio.StreamWriter, status: int, body: bytes, headers: Sequence[str] = ()) -> bool:
+async def _send(
+    writer: asyncio.StreamWriter, status: int, body: bytes, headers: Sequence[str] = ()
+) -> bool:
     lines = [
         f"HTTP/1.1 {status} -",
         "content-type: application/json",
@@ -347,9 +440,15 @@ async def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
     await writer.drain()
 
 
-async def _refuse(writer: asyncio.StreamWriter, voice: _Format, trouble: Trouble, words: int) -> bool:
+async def _refuse(
+    writer: asyncio.StreamWriter, voice: _Format, trouble: Trouble, words: int
+) -> bool:
     status, message = _told(voice, trouble, words)
-    headers = [f"retry-after: {trouble.retry_after:g}"] if trouble.retry_after is not None else []
+    headers = (
+        [f"retry-after: {trouble.retry_after:g}"]
+        if trouble.retry_after is not None
+        else []
+    )
     return await _send(writer, status, voice.error(status, message), headers)
 
 
@@ -366,7 +465,9 @@ def _last(voice: _Format, trouble: Trouble | None, words: int) -> bytes:
 def _told(voice: _Format, trouble: Trouble, words: int) -> tuple[int, str]:
     status = trouble.status or _STATUS.get(trouble.why, 500)
     if trouble.why == "overflow":
-        return status, trouble.message or voice.overflow(words, trouble.limit or words - 1)
+        return status, trouble.message or voice.overflow(
+            words, trouble.limit or words - 1
+        )
     return status, trouble.message or f"The script says: {trouble.why}."
 
 
@@ -384,7 +485,9 @@ def main() -> None:
     parser.add_argument("--log", type=Path)
     parser.add_argument("--context", type=int)
     given = parser.parse_args()
-    provider = Provider(Script.read(given.script), port=given.port, context=given.context, log=given.log)
+    provider = Provider(
+        Script.read(given.script), port=given.port, context=given.context, log=given.log
+    )
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(provider))
 

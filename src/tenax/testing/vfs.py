@@ -91,13 +91,21 @@ class FaultVfs(apsw.VFS):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         apsw.connection_hooks.remove(self._hook)
         self.unregister()
 
     def open(
-        self, path: Path, *, user: str | None = LOCAL_USER, clock: Clock | None = None, patience: float = 30.0
+        self,
+        path: Path,
+        *,
+        user: str | None = LOCAL_USER,
+        clock: Clock | None = None,
+        patience: float = 30.0,
     ) -> Journal:
         """A journal whose file lies on this disk."""
         clock = clock or SystemClock()
@@ -107,7 +115,13 @@ class FaultVfs(apsw.VFS):
     # -- what a test asks for ----------------------------------------------------------------------------------
 
     def fail(
-        self, what: What, fault: Fault, *, nth: int = 1, times: int | None = 1, file: File | None = None
+        self,
+        what: What,
+        fault: Fault,
+        *,
+        nth: int = 1,
+        times: int | None = 1,
+        file: File | None = None,
     ) -> None:
         """The n-th from now on fails, and so do those after it: `times` in all, None until `heal`."""
         self._expect(what, file, nth, times, fault)
@@ -135,16 +149,29 @@ class FaultVfs(apsw.VFS):
         return self._lay_out(path, into, lambda image: image.flushed)
 
     def _expect(
-        self, what: What, file: File | None, nth: int, times: int | None, fault: Fault | None
+        self,
+        what: What,
+        file: File | None,
+        nth: int,
+        times: int | None,
+        fault: Fault | None,
     ) -> None:
         with self._lock:
             first = self._counts[what, file] + nth
-            self._plan = _Plan(what, file, first, math.inf if times is None else first + times - 1, fault)
+            self._plan = _Plan(
+                what,
+                file,
+                first,
+                math.inf if times is None else first + times - 1,
+                fault,
+            )
             self.fired = 0
 
     def _lay_out(self, path: Path, into: Path, state: Any) -> Path:  # noqa: ANN401  (which bytes of an image)
         if self._images is None:
-            raise ValueError("This disk remembers nothing; make it with remembers=True.")
+            raise ValueError(
+                "This disk remembers nothing; make it with remembers=True."
+            )
         into.mkdir(parents=True, exist_ok=True)
         with self._lock:
             for suffix in ("", "-wal"):
@@ -194,7 +221,12 @@ class FaultVfs(apsw.VFS):
         if connection.open_vfs == self.name:
             connection.exec_trace = self._statement
 
-    def _statement(self, cursor: apsw.Cursor | apsw.Connection, sql: str, bindings: object) -> bool:  # noqa: ARG002
+    def _statement(
+        self,
+        cursor: apsw.Cursor | apsw.Connection,
+        sql: str,  # noqa: ARG002
+        bindings: object,  # noqa: ARG002
+    ) -> bool:
         """Before each statement. A fault here has the effect that it has inside SQLite."""
         if getattr(self._quiet, "on", False):
             return True
@@ -202,7 +234,9 @@ class FaultVfs(apsw.VFS):
             self.reach("statement", "main")
         except apsw.Error as error:
             if Fault(type(error)).ends_transaction:
-                self._undo(cursor.connection if isinstance(cursor, apsw.Cursor) else cursor)
+                self._undo(
+                    cursor.connection if isinstance(cursor, apsw.Cursor) else cursor
+                )
             raise
         return True
 

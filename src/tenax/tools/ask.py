@@ -22,11 +22,16 @@ _Choice = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class AskArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    question: Annotated[str, Meta(min_length=1, max_length=1000, description="The question, in a sentence.")]
+    question: Annotated[
+        str,
+        Meta(min_length=1, max_length=1000, description="The question, in a sentence."),
+    ]
     choices: Annotated[
         list[_Choice],
         Meta(
-            min_length=2, max_length=6, description="Answers to choose from; other words are always possible."
+            min_length=2,
+            max_length=6,
+            description="Answers to choose from; other words are always possible.",
         ),
     ]
 
@@ -44,8 +49,14 @@ class Ask(Tool[AskArgs]):
 
     def touches(self, args: AskArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
         choices = [each.strip() for each in args.choices]
-        if not args.question.strip() or not all(choices) or len(set(choices)) < len(choices):
-            raise ToolFailed("A question and its choices need words, each choice its own.")
+        if (
+            not args.question.strip()
+            or not all(choices)
+            or len(set(choices)) < len(choices)
+        ):
+            raise ToolFailed(
+                "A question and its choices need words, each choice its own."
+            )
         return " ".join(args.question.split())
 
     def always_asks(self, args: AskArgs) -> bool:  # noqa: ARG002  (the contract's signature)
@@ -60,6 +71,10 @@ class Ask(Tool[AskArgs]):
 def choices(name: str, arguments: str) -> list[str]:
     """What a person can choose from, where this call is a question to them."""
     try:
-        return msgspec.json.decode(arguments, type=AskArgs).choices if name == Ask.name else []
+        return (
+            msgspec.json.decode(arguments, type=AskArgs).choices
+            if name == Ask.name
+            else []
+        )
     except msgspec.DecodeError:
         return []

@@ -20,7 +20,16 @@ import msgspec
 from tenax.errors import ToolFailed
 from tenax.threads import started
 
-__all__ = ["THREAD", "THREADS_MAX", "Call", "Effect", "Elsewhere", "Tool", "aside", "works_for"]
+__all__ = [
+    "THREAD",
+    "THREADS_MAX",
+    "Call",
+    "Effect",
+    "Elsewhere",
+    "Tool",
+    "aside",
+    "works_for",
+]
 
 A = TypeVar("A", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -140,12 +149,17 @@ async def aside(
             future.set_exception(error)
 
     if started(call, name) is None:
-        raise ToolFailed("The system gives no more threads, so this was not begun.", hint="try again later")
+        raise ToolFailed(
+            "The system gives no more threads, so this was not begun.",
+            hint="try again later",
+        )
     try:
         return await asyncio.wrap_future(future)
     except asyncio.CancelledError:
         if undo is not None:
-            future.add_done_callback(lambda done: done.exception() or undo(done.result()))
+            future.add_done_callback(
+                lambda done: done.exception() or undo(done.result())
+            )
         raise
     finally:
         deserted.set()

@@ -32,7 +32,16 @@ from tenax.parts import Text, ToolCall, text_of
 from tenax.tools.base import Call, Elsewhere, Tool
 from tenax.views.turns import Turns
 
-__all__ = ["BRIEF", "CHILDREN_MAX", "STEPS_MAX", "TASK", "Delegate", "Made", "made_by", "made_in"]
+__all__ = [
+    "BRIEF",
+    "CHILDREN_MAX",
+    "STEPS_MAX",
+    "TASK",
+    "Delegate",
+    "Made",
+    "made_by",
+    "made_in",
+]
 
 CHILDREN_MAX: Final = 8
 """Sub-agents of one run."""
@@ -65,7 +74,8 @@ async def made_by(journal: AsyncJournal, conversation: str) -> Made | None:
     opened = await journal.fact(conversation, 1)
     event = opened.event if opened is not None else None
     if isinstance(event, ConversationOpened) and event.source == DELEGATE:
-        with contextlib.suppress(msgspec.ValidationError):  # or a program, under the same name
+        # or a program, under the same name
+        with contextlib.suppress(msgspec.ValidationError):
             return msgspec.convert(event.extra, Made)
     return None
 
@@ -74,8 +84,13 @@ def made_in(recorded: Recorded) -> list[str]:
     """The conversations that an event hands words to, or has them from: where there is a sub-agent for a call of it."""
     match recorded.event:
         case MessageAssistant(parts=parts):
-            calls = [(recorded.seq, part.id) for part in parts if isinstance(part, ToolCall)]
-        case ToolFinished(message=message, call=call) | ToolLate(message=message, call=call):
+            calls = [
+                (recorded.seq, part.id) for part in parts if isinstance(part, ToolCall)
+            ]
+        case (
+            ToolFinished(message=message, call=call)
+            | ToolLate(message=message, call=call)
+        ):
             calls = [(message, call)]
         case _:
             calls = []
@@ -86,7 +101,8 @@ class DelegateArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     task: Annotated[
         str,
         Meta(
-            max_length=20_000, description="The whole task: the sub-agent knows nothing of this conversation."
+            max_length=20_000,
+            description="The whole task: the sub-agent knows nothing of this conversation.",
         ),
     ]
 
@@ -123,13 +139,22 @@ class Delegate(Tool[DelegateArgs]):
         try:
             await self._open(child, args.task, call)
             turns = await self._turns(child)
-            run = next((each for each in (turns.run, turns.resumable) if each and TASK in each.inputs), None)
+            run = next(
+                (
+                    each
+                    for each in (turns.run, turns.resumable)
+                    if each and TASK in each.inputs
+                ),
+                None,
+            )
             if run is not None or TASK in turns.waiting:
                 self._wake(child)
                 raise Elsewhere(child, asks=run is not None and bool(run.waits))
             return await self._result(child, turns)
         except Gone as error:
-            raise ToolFailed("The sub-agent's conversation was deleted, and its answer with it.") from error
+            raise ToolFailed(
+                "The sub-agent's conversation was deleted, and its answer with it."
+            ) from error
 
     async def _open(self, child: str, task: str, call: Call) -> None:
         """Make the conversation, unless it is there: also where nobody came to say so."""
@@ -138,7 +163,8 @@ class Delegate(Tool[DelegateArgs]):
             return
         if run is not None and run.delegated >= CHILDREN_MAX:
             raise ToolFailed(
-                f"{CHILDREN_MAX} tasks were handed on in this turn, and no more are.", hint="do it yourself"
+                f"{CHILDREN_MAX} tasks were handed on in this turn, and no more are.",
+                hint="do it yourself",
             )
         clean = task.replace("\x00", "\ufffd")
         opened = ConversationOpened(
@@ -146,26 +172,42 @@ class Delegate(Tool[DelegateArgs]):
             f"s_{child.removeprefix('c_')}",
             source=DELEGATE,
             parent=(await self._journal.head(call.conversation)).stretch,
-            extra=msgspec.structs.asdict(Made(call.conversation, call.message, call.id)),
+            extra=msgspec.structs.asdict(
+                Made(call.conversation, call.message, call.id)
+            ),
         )
         asked = MessageUser([Text(clean)], ask=True, system=True)
         with contextlib.suppress(ConversationExists):
-            await self._journal.append(child, [opened, asked, ConversationTitled(_line(clean), derived=True)])
+            await self._journal.append(
+                child, [opened, asked, ConversationTitled(_line(clean), derived=True)]
+            )
 
     async def _result(self, child: str, turns: Turns) -> str:
         runs = [each for each in turns.runs.values() if TASK in each.inputs]
         ended = next((each for each in runs if each.finished != "interrupted"), None)
         if ended is None:
-            raise ToolFailed("The sub-agent was interrupted, and nobody went on with its task.")
+            raise ToolFailed(
+                "The sub-agent was interrupted, and nobody went on with its task."
+            )
         if ended.finished == "cancelled":
             raise ToolFailed("The sub-agent was stopped before it was done.")
         if ended.finished == "failed":
             last = await self._journal.fact(child, ended.ended)
-            why = last.event.why if last is not None and isinstance(last.event, RunFinished) else ""
+            why = (
+                last.event.why
+                if last is not None and isinstance(last.event, RunFinished)
+                else ""
+            )
             raise ToolFailed(f"The sub-agent failed. {why}".strip())
-        said = [each.event for each in await self._journal.messages(child, upto=ended.ended)]
-        words = [text_of(each.parts) for each in said if isinstance(each, MessageAssistant)]
-        return next((each for each in reversed(words) if each), "The sub-agent said nothing.")
+        said = [
+            each.event for each in await self._journal.messages(child, upto=ended.ended)
+        ]
+        words = [
+            text_of(each.parts) for each in said if isinstance(each, MessageAssistant)
+        ]
+        return next(
+            (each for each in reversed(words) if each), "The sub-agent said nothing."
+        )
 
 
 def _line(task: str) -> str:

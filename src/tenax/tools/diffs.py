@@ -22,12 +22,19 @@ _Change = tuple[int, int, int, int]
 def diff(shown: str, before: str, after: str) -> str:
     """The diff of the file that is shown under this name, without a line break at its end; empty if nothing changed."""
     old, new = _lines(before), _lines(after)
-    hunks = chain.from_iterable(_hunk(old, new, each) for each in _grouped(_changes(old, new)))
-    lines = [line if len(line) <= _CHARS_MAX else f"{line[:_CHARS_MAX]}[...]" for line in hunks]
+    hunks = chain.from_iterable(
+        _hunk(old, new, each) for each in _grouped(_changes(old, new))
+    )
+    lines = [
+        line if len(line) <= _CHARS_MAX else f"{line[:_CHARS_MAX]}[...]"
+        for line in hunks
+    ]
     if not lines:
         return ""
     if len(lines) > LINES_MAX:
-        lines[LINES_MAX:] = [f"[... {len(lines) - LINES_MAX:,} more lines of the diff are not shown ...]"]
+        lines[LINES_MAX:] = [
+            f"[... {len(lines) - LINES_MAX:,} more lines of the diff are not shown ...]"
+        ]
     return "\n".join([f"--- {shown}", f"+++ {shown}", *lines])
 
 
@@ -50,13 +57,19 @@ def _changes(old: list[str], new: list[str]) -> list[_Change]:
         codes = difflib.SequenceMatcher(None, a, b).get_opcodes()
         found = [places for kind, *places in codes if kind != "equal"]  # type: ignore[misc]
     elif len(a) == len(b):
-        found = [(n, n + 1, n, n + 1) for n, (was, now) in enumerate(zip(a, b, strict=True)) if was != now]
+        found = [
+            (n, n + 1, n, n + 1)
+            for n, (was, now) in enumerate(zip(a, b, strict=True))
+            if was != now
+        ]
     return [(i + head, j + head, k + head, m + head) for i, j, k, m in found]
 
 
 def _alike(a: Iterable[str], b: Iterable[str]) -> int:
     """How many lines are the same from the first on."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+    return sum(
+        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))
+    )
 
 
 def _grouped(changes: list[_Change]) -> list[list[_Change]]:

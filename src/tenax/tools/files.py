@@ -22,7 +22,15 @@ from tenax.errors import ToolFailed
 from tenax.rules import Rule
 from tenax.tools.base import Call, Tool, aside
 from tenax.tools.diffs import diff
-from tenax.tools.paths import explained, file_at, is_git, kind, open_folder, parent_of, parts_of
+from tenax.tools.paths import (
+    explained,
+    file_at,
+    is_git,
+    kind,
+    open_folder,
+    parent_of,
+    parts_of,
+)
 from tenax.tools.repositories import find_repositories
 from tenax.tools.seek import FILE
 
@@ -35,15 +43,21 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLACES_MAX = 100_000
 _NOT_SHOWN = "The change is not shown: a rule forbids to read this file."
 
-_PathArg = Annotated[str, Meta(description="A path in the conversation's folder, such as notes/today.md.")]
+_PathArg = Annotated[
+    str,
+    Meta(description="A path in the conversation's folder, such as notes/today.md."),
+]
 
 
 class ReadFileArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: _PathArg
     first_line: Annotated[
-        int, Meta(ge=1, description="The first line to read; the file begins with line 1.")
+        int,
+        Meta(ge=1, description="The first line to read; the file begins with line 1."),
     ] = 1
-    lines: Annotated[int, Meta(ge=1, description="How many lines to read at most.")] = 2000
+    lines: Annotated[int, Meta(ge=1, description="How many lines to read at most.")] = (
+        2000
+    )
 
 
 class WriteFileArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,11 +67,16 @@ class WriteFileArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class EditFileArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: _PathArg
-    old: Annotated[str, Meta(description="The text to replace, exactly as the file holds it.")]
+    old: Annotated[
+        str, Meta(description="The text to replace, exactly as the file holds it.")
+    ]
     new: Annotated[str, Meta(description="The text to put in its place.")]
-    all: Annotated[bool, Meta(description="Replace it wherever it occurs; otherwise it must occur once.")] = (
-        False
-    )
+    all: Annotated[
+        bool,
+        Meta(
+            description="Replace it wherever it occurs; otherwise it must occur once."
+        ),
+    ] = False
 
 
 A = TypeVar("A", WriteFileArgs, EditFileArgs)
@@ -86,7 +105,10 @@ class _Changes(Tool[A]):
 
     def _is_readable(self, path: str) -> bool:
         shown = "/".join(_named(path))
-        return not any(rule.verdict == "deny" and rule.fits("read_file", shown) for rule in self._rules())
+        return not any(
+            rule.verdict == "deny" and rule.fits("read_file", shown)
+            for rule in self._rules()
+        )
 
 
 class WriteFile(_Changes[WriteFileArgs]):
@@ -107,7 +129,9 @@ class WriteFile(_Changes[WriteFileArgs]):
 
     async def run(self, args: WriteFileArgs, call: Call) -> str:
         readable = self._is_readable(args.path)
-        return await aside(functools.partial(_write, args, call.folder, readable=readable))
+        return await aside(
+            functools.partial(_write, args, call.folder, readable=readable)
+        )
 
 
 class EditFile(_Changes[EditFileArgs]):
@@ -131,14 +155,18 @@ class EditFile(_Changes[EditFileArgs]):
 
     def touches(self, args: EditFileArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
         if not args.old:
-            raise ToolFailed("The text to replace is empty.", hint="write_file makes a new file")
+            raise ToolFailed(
+                "The text to replace is empty.", hint="write_file makes a new file"
+            )
         if args.old.replace("\r\n", "\n") == args.new.replace("\r\n", "\n"):
             raise ToolFailed("The new text is the old one, so nothing would change.")
         return "/".join(_writable(args.path))
 
     async def run(self, args: EditFileArgs, call: Call) -> str:
         readable = self._is_readable(args.path)
-        return await aside(functools.partial(_edit, args, call.folder, readable=readable))
+        return await aside(
+            functools.partial(_edit, args, call.folder, readable=readable)
+        )
 
 
 class _Held(NamedTuple):
@@ -160,7 +188,9 @@ def _writable(path: str) -> list[str]:
     """Git runs what its own folder says, as the person and outside of every sandbox: nothing is put there."""
     parts = _named(path)
     if any(is_git(part) for part in parts):
-        raise ToolFailed("Nothing is written inside of .git: what stands there can run programs.")
+        raise ToolFailed(
+            "Nothing is written inside of .git: what stands there can run programs."
+        )
     return parts
 
 
@@ -207,10 +237,14 @@ def _lines(args: ReadFileArgs, shown: str, text: str) -> str:
         return f"{shown} has no line {first:,}; its last one is {len(lines):,}."
     if (first, last) == (1, len(lines)):
         return text
-    return f"Lines {first:,} to {last:,} of {len(lines):,}:\n" + "\n".join(lines[first - 1 : last])
+    return f"Lines {first:,} to {last:,} of {len(lines):,}:\n" + "\n".join(
+        lines[first - 1 : last]
+    )
 
 
-def _write(args: WriteFileArgs, folder: Path, deserted: threading.Event, *, readable: bool) -> str:
+def _write(
+    args: WriteFileArgs, folder: Path, deserted: threading.Event, *, readable: bool
+) -> str:
     parts = _writable(args.path)
     shown = "/".join(parts)
     data = args.content.encode()
@@ -219,17 +253,22 @@ def _write(args: WriteFileArgs, folder: Path, deserted: threading.Event, *, read
         os.close(open_folder(folder, make=True))
         _refuse_protected(folder.resolve(), shown)
         with parent_of(folder, parts, make=True) as parent:
-            with contextlib.suppress(FileNotFoundError, PermissionError):  # to replace it is another right
+            # to replace it is another right
+            with contextlib.suppress(FileNotFoundError, PermissionError):
                 held = _hold(parts[-1], parent, shown)
             replace(parts[-1], parent, shown, data, deserted)
     wrote = f"{shown} was written: {len(data):,} bytes."
     if not readable:
         return f"{wrote} {_NOT_SHOWN}"
-    change = diff(shown, held.text, args.content) if held and held.text is not None else ""
+    change = (
+        diff(shown, held.text, args.content) if held and held.text is not None else ""
+    )
     return f"{wrote}\n{change}" if change else wrote
 
 
-def _edit(args: EditFileArgs, folder: Path, deserted: threading.Event, *, readable: bool) -> str:
+def _edit(
+    args: EditFileArgs, folder: Path, deserted: threading.Event, *, readable: bool
+) -> str:
     parts = _writable(args.path)
     shown = "/".join(parts)
     with explained(shown), parent_of(folder, parts, make=False) as parent:
@@ -241,13 +280,21 @@ def _edit(args: EditFileArgs, folder: Path, deserted: threading.Event, *, readab
         _refuse_protected(folder.resolve(), shown)
         text = _edited(args, shown, held.text)
         replace(parts[-1], parent, shown, text.encode(), deserted, held.found)
-    return diff(shown, held.text, text) if readable else f"{shown} was edited. {_NOT_SHOWN}"
+    return (
+        diff(shown, held.text, text)
+        if readable
+        else f"{shown} was edited. {_NOT_SHOWN}"
+    )
 
 
 def _edited(args: EditFileArgs, shown: str, text: str) -> str:
     """The text with the replacement. A line break of the model's stands for the file's own, whichever that is."""
-    plain, old, new = (each.replace("\r\n", "\n") for each in (text, args.old, args.new))
-    breaks = array("L", (each.start() - n for n, each in enumerate(re.finditer("\r\n", text))))
+    plain, old, new = (
+        each.replace("\r\n", "\n") for each in (text, args.old, args.new)
+    )
+    breaks = array(
+        "L", (each.start() - n for n, each in enumerate(re.finditer("\r\n", text)))
+    )
     usual = 2 * len(breaks) > plain.count("\n")
     pieces, at, size = [], 0, len(text.encode())
     for place in _places(plain, old, shown, every=args.all):
@@ -256,7 +303,9 @@ def _edited(args: EditFileArgs, shown: str, text: str) -> str:
         pieces += [text[at:start], new.replace("\n", "\r\n") if crlf else new]
         at, size = end, size + len(pieces[-1].encode()) - len(text[start:end].encode())
         if size > READ_BYTES_MAX:
-            raise ToolFailed(f"{shown} would have more than {READ_BYTES_MAX:,} bytes, so it was not edited.")
+            raise ToolFailed(
+                f"{shown} would have more than {READ_BYTES_MAX:,} bytes, so it was not edited."
+            )
     return "".join([*pieces, text[at:]])
 
 
@@ -265,7 +314,8 @@ def _places(text: str, old: str, shown: str, *, every: bool) -> list[int]:
     places = [text.find(old)]
     if places[0] < 0:
         raise ToolFailed(
-            f"The old text does not occur in {shown}.", hint="read the file: it must be the same to the space"
+            f"The old text does not occur in {shown}.",
+            hint="read the file: it must be the same to the space",
         )
     while (place := text.find(old, places[-1] + (len(old) if every else 1))) >= 0:
         if not every:
@@ -274,7 +324,9 @@ def _places(text: str, old: str, shown: str, *, every: bool) -> list[int]:
                 hint="give more of what stands around it, or set all",
             )
         if len(places) == _PLACES_MAX:
-            raise ToolFailed(f"The old text occurs more than {_PLACES_MAX:,} times in {shown}.")
+            raise ToolFailed(
+                f"The old text occurs more than {_PLACES_MAX:,} times in {shown}."
+            )
         places.append(place)
     return places
 
@@ -305,8 +357,13 @@ def replace(
             file.write(data)
             file.flush()
             os.fsync(descriptor)
-        if edited is not None and _state(file_at(name, parent, shown)) != _state(edited):
-            raise ToolFailed(f"{shown} was changed meanwhile, so it was not edited.", hint="read it again")
+        if edited is not None and _state(file_at(name, parent, shown)) != _state(
+            edited
+        ):
+            raise ToolFailed(
+                f"{shown} was changed meanwhile, so it was not edited.",
+                hint="read it again",
+            )
         if deserted.is_set():
             raise ToolFailed(f"{shown} was not written: nobody waited for it any more.")
         os.replace(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
@@ -315,4 +372,10 @@ def replace(
 
 
 def _state(found: os.stat_result | None) -> tuple[int, ...] | None:
-    return found and (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return found and (
+        found.st_dev,
+        found.st_ino,
+        found.st_size,
+        found.st_mtime_ns,
+        found.st_ctime_ns,
+    )

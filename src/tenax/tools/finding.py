@@ -34,7 +34,10 @@ _GLOBS_MAX = 64
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
 _InArg = Annotated[
-    str, Meta(description="The folder to look in, such as src; the conversation's folder if it is left out.")
+    str,
+    Meta(
+        description="The folder to look in, such as src; the conversation's folder if it is left out."
+    ),
 ]
 _GLOB = "such as *.py (in any folder), src/*.py or src/**/test_*.{ts,tsx}; relative to the folder to look in."
 
@@ -46,11 +49,18 @@ class FindFilesArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class SearchFilesArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pattern: Annotated[
-        str, Meta(description="A regular expression as Python knows it, for one line: (?i) ignores case.")
+        str,
+        Meta(
+            description="A regular expression as Python knows it, for one line: (?i) ignores case."
+        ),
     ]
-    plain: Annotated[bool, Meta(description="The pattern is plain words, no regular expression.")] = False
+    plain: Annotated[
+        bool, Meta(description="The pattern is plain words, no regular expression.")
+    ] = False
     folder: _InArg = msgspec.field(default="", name="in")
-    glob: Annotated[str, Meta(description=f"Only in files that fit this, {_GLOB}")] = "*"
+    glob: Annotated[str, Meta(description=f"Only in files that fit this, {_GLOB}")] = (
+        "*"
+    )
 
 
 A = TypeVar("A", FindFilesArgs, SearchFilesArgs)
@@ -77,20 +87,24 @@ class _Finding(Tool[A]):
 
     async def run(self, args: A, call: Call) -> str:
         async with self._few:
-            return await _seek(call.folder, args.folder, *self._what(args), self._denied())
+            return await _seek(
+                call.folder, args.folder, *self._what(args), self._denied()
+            )
 
     def _denied(self) -> list[str]:
         """Patterns of the files that a rule forbids to read, or to find in this way: they are left out."""
         denies = [each for each in self._rules() if each.verdict == "deny"]
         names = ("read_file", self.name)
-        return [each.touches for each in denies if any(fnmatchcase(name, each.tool) for name in names)]
+        return [
+            each.touches
+            for each in denies
+            if any(fnmatchcase(name, each.tool) for name in names)
+        ]
 
 
 class FindFiles(_Finding[FindFilesArgs]):
     name = "find_files"
-    description = (
-        "List the files in the conversation's folder whose path fits a glob. Ignored files are left out."
-    )
+    description = "List the files in the conversation's folder whose path fits a glob. Ignored files are left out."
     args = FindFilesArgs
 
     def _what(self, args: FindFilesArgs) -> tuple[str, None]:
@@ -109,7 +123,9 @@ class SearchFiles(_Finding[SearchFilesArgs]):
         if not args.pattern or len(args.pattern) > _CHARS_MAX:
             raise ToolFailed(f"The pattern must have 1 to {_CHARS_MAX:,} characters.")
         if "\n" in args.pattern:
-            raise ToolFailed("The pattern holds a line break, but one line is searched at a time.")
+            raise ToolFailed(
+                "The pattern holds a line break, but one line is searched at a time."
+            )
         return args.glob, re.escape(args.pattern) if args.plain else args.pattern
 
 
@@ -131,11 +147,15 @@ def _globs(pattern: str) -> list[str]:
         ]
         if len(globs) > _GLOBS_MAX:
             raise ToolFailed(f"The glob stands for more than {_GLOBS_MAX} others.")
-    parts = [[part for part in each.split("/") if part not in {"", "."}] for each in globs]
+    parts = [
+        [part for part in each.split("/") if part not in {"", "."}] for each in globs
+    ]
     return ["/".join(each if len(each) > 1 else ["**", *each]) for each in parts]
 
 
-async def _seek(root: Path, folder: str, glob: str, lines: str | None, denied: list[str]) -> str:
+async def _seek(
+    root: Path, folder: str, glob: str, lines: str | None, denied: list[str]
+) -> str:
     """Have it looked for by a process, which goes when nobody waits for it any more, and by itself when its time is up."""
     asked = {
         "folder": str(real_folder(root)),

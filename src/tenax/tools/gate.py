@@ -23,7 +23,16 @@ from tenax.models.base import ToolSpec
 from tenax.rules import UNSEEN, Rule, exactly, proposals
 from tenax.tools.base import Call, Elsewhere, Tool, works_for
 
-__all__ = ["CHARS_MAX", "GRACE_SECONDS", "NO_TEXT", "STUCK_MAX", "Allowed", "Asks", "Done", "Gate"]
+__all__ = [
+    "CHARS_MAX",
+    "GRACE_SECONDS",
+    "NO_TEXT",
+    "STUCK_MAX",
+    "Allowed",
+    "Asks",
+    "Done",
+    "Gate",
+]
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +45,9 @@ STUCK_MAX = 16
 
 _TAIL_CHARS = 9_900
 _HEAD_CHARS = CHARS_MAX - _TAIL_CHARS - 100
-_NOT_APPROVED = "The arguments are not those that were approved, so the call was not made."
+_NOT_APPROVED = (
+    "The arguments are not those that were approved, so the call was not made."
+)
 NO_TEXT: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -53,7 +64,9 @@ class _Weighed(msgspec.Struct, frozen=True, eq=False, weakref=True):
     @property
     def patterns(self) -> list[str]:
         """Patterns that a person may allow for later calls, the exact call first."""
-        return proposals(self.touches, paths=self.tool.paths, line=self.tool.line, exact=self.exact)
+        return proposals(
+            self.touches, paths=self.tool.paths, line=self.tool.line, exact=self.exact
+        )
 
 
 class Allowed(_Weighed, frozen=True, eq=False, weakref=True):
@@ -103,8 +116,13 @@ class Gate:
         for tool in tools:
             if tool.name in self._tools:
                 raise ValueError(f"There are two tools of the name {tool.name}.")
-            if tool.schema is None and not tool.args.__struct_config__.forbid_unknown_fields:
-                raise ValueError(f"The arguments of {tool.name} must forbid unknown fields.")
+            if (
+                tool.schema is None
+                and not tool.args.__struct_config__.forbid_unknown_fields
+            ):
+                raise ValueError(
+                    f"The arguments of {tool.name} must forbid unknown fields."
+                )
             self._tools[tool.name] = tool
         self._specs = [
             ToolSpec(each.name, each.description, each.schema or _schema(each.args))
@@ -135,7 +153,9 @@ class Gate:
             return self._no_such(name)
         try:
             takes: Any = tool.args if tool.schema is None else dict[str, Any]
-            args = msgspec.json.decode(arguments if arguments.strip() else "{}", type=takes)
+            args = msgspec.json.decode(
+                arguments if arguments.strip() else "{}", type=takes
+            )
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
             return Done("failed", _trimmed(_misfit(tool, error))[0])
         try:
@@ -147,7 +167,9 @@ class Gate:
         verdicts = self._verdicts(tool, touches, exact)
         if "deny" in verdicts:
             return _forbidden(name, touches)
-        here = any(rule.fits(name, touches, line=tool.line, exact=exact) for rule in allowed)
+        here = any(
+            rule.fits(name, touches, line=tool.line, exact=exact) for rule in allowed
+        )
         if standing and (not tool.asks or "allow" in verdicts or here):
             return self._permit(Allowed(*weighed))
         asks = Asks(*weighed, standing=standing)
@@ -157,7 +179,9 @@ class Gate:
     def approve(self, asks: Asks, arguments: str) -> Allowed | Done:
         """The permit for a call that a person approved, if it was approved with exactly these arguments. Once."""
         if not _use_up(asks, self._asked):
-            return Done("denied", "This approval was used already, or is not of this gate.")
+            return Done(
+                "denied", "This approval was used already, or is not of this gate."
+            )
         if arguments != asks.arguments:
             return Done("denied", _NOT_APPROVED)
         weighed = (asks.tool, asks.args, arguments, asks.call, asks.touches, asks.exact)
@@ -170,7 +194,9 @@ class Gate:
         """
         tool = permit.tool
         if not _use_up(permit, self._permits):
-            return Done("denied", "This permit was used already, or is not of this gate.")
+            return Done(
+                "denied", "This permit was used already, or is not of this gate."
+            )
         if approved_arguments != (permit.arguments if permit.approved else None):
             return Done("denied", _NOT_APPROVED)
         if "deny" in self._verdicts(
@@ -196,12 +222,18 @@ class Gate:
     def _no_such(self, name: str) -> Done:
         nearest = difflib.get_close_matches(name[:100], self._tools, n=1, cutoff=0.5)
         way_on = (
-            f"Did you mean {nearest[0]}?" if nearest else f"There are: {', '.join(self._tools) or 'none'}."
+            f"Did you mean {nearest[0]}?"
+            if nearest
+            else f"There are: {', '.join(self._tools) or 'none'}."
         )
         return Done("failed", _trimmed(f"There is no tool {name[:100]!r}. {way_on}")[0])
 
     def _verdicts(self, tool: Tool[Any], touches: str, exact: str) -> set[str]:
-        fit = (rule for rule in self._rules() if rule.fits(tool.name, touches, line=tool.line, exact=exact))
+        fit = (
+            rule
+            for rule in self._rules()
+            if rule.fits(tool.name, touches, line=tool.line, exact=exact)
+        )
         return {rule.verdict for rule in fit}
 
     def _permit(self, permit: Allowed) -> Allowed:
@@ -225,7 +257,8 @@ class Gate:
     def _unstick(self, task: asyncio.Task[str]) -> None:
         self._stuck.discard(task)
         if not task.cancelled():
-            task.exception()  # it was logged where it was raised; asyncio need not log it again
+            # it was logged where it was raised; asyncio need not log it again
+            task.exception()
 
 
 def _use_up(weighed: _W, given: weakref.WeakSet[_W]) -> bool:
@@ -242,7 +275,10 @@ async def _run(permit: Allowed, redact: Callable[[str], str]) -> str:
         return redact(str(await permit.tool.run(permit.args, permit.call)))
     except Elsewhere:
         raise
-    except (Exception, SystemExit) as error:  # a tool may be anybody's, and may not end the process
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # a tool may be anybody's, and may not end the process
         raise ToolFailed(redact(_told(permit.tool, error))) from error
 
 
@@ -289,14 +325,18 @@ def _told(tool: Tool[Any], error: BaseException) -> str:
 
 def _misfit(tool: Tool[Any], error: Exception) -> str:
     if isinstance(error, msgspec.ValidationError):
-        names = (tool.schema or {}).get("properties") or tool.args.__struct_encode_fields__
+        names = (tool.schema or {}).get(
+            "properties"
+        ) or tool.args.__struct_encode_fields__
         takes = ", ".join(names) or "nothing"
         return f"The arguments of {tool.name} do not fit: {error}. It takes: {takes}."
     if isinstance(error, msgspec.DecodeError):
         return f"The arguments of {tool.name} are not JSON: {error}."
     if isinstance(error, RecursionError):
         return f"The arguments of {tool.name} are nested too deeply."
-    return f"The arguments of {tool.name} hold half of a surrogate pair, which is no text."
+    return (
+        f"The arguments of {tool.name} hold half of a surrogate pair, which is no text."
+    )
 
 
 def _trimmed(text: str) -> tuple[str, int]:
@@ -310,7 +350,9 @@ def _trimmed(text: str) -> tuple[str, int]:
 
 def _line(text: str) -> str:
     """One line, in which nothing is hidden and nothing changes the direction of the rest."""
-    return "".join("\ufffd" if unicodedata.category(each) in UNSEEN else each for each in text)
+    return "".join(
+        "\ufffd" if unicodedata.category(each) in UNSEEN else each for each in text
+    )
 
 
 def _schema(args: type[msgspec.Struct]) -> dict[str, Any]:
@@ -318,5 +360,9 @@ def _schema(args: type[msgspec.Struct]) -> dict[str, Any]:
     schema = msgspec.json.schema(args)
     others = schema["$defs"]
     own = others.pop(schema["$ref"].rpartition("/")[2])
-    own = {name: value for name, value in own.items() if name not in {"title", "description"}}
+    own = {
+        name: value
+        for name, value in own.items()
+        if name not in {"title", "description"}
+    }
     return {**own, "$defs": others} if others else own

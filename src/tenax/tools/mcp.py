@@ -113,12 +113,21 @@ class McpTool(Tool[Any]):
         self.name, self.description, self.schema = name, told.description, told.schema
         trusted = server.settings.trusted
         self.asks = not (trusted and told.reads)
-        self.effect = "pure" if not self.asks else "idempotent" if trusted and told.repeats else "once"
+        self.effect = (
+            "pure"
+            if not self.asks
+            else "idempotent"
+            if trusted and told.repeats
+            else "once"
+        )
 
     def touches(self, args: Any, call: Call) -> str:  # noqa: ANN401, ARG002  (the contract's signature)
-        said = msgspec.json.encode(args, order="sorted").decode()  # all of it: a rule may forbid any part
+        # all of it: a rule may forbid any part
+        said = msgspec.json.encode(args, order="sorted").decode()
         if len(said) > _ARGUMENTS_CHARS_MAX:
-            raise ToolFailed(f"The arguments may have {_ARGUMENTS_CHARS_MAX:,} characters.")
+            raise ToolFailed(
+                f"The arguments may have {_ARGUMENTS_CHARS_MAX:,} characters."
+            )
         return f"{self._server.settings.name}: {self._told.name} {said}"
 
     async def run(self, args: Any, call: Call) -> str:  # noqa: ANN401, ARG002
@@ -128,10 +137,22 @@ class McpTool(Tool[Any]):
 class McpServer:
     """One server. Its task keeps it connected."""
 
-    def __init__(self, settings: McpSettings, folder: Path, kept: Path, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: McpSettings,
+        folder: Path,
+        kept: Path,
+        changed: Callable[[], None],
+    ) -> None:
         self.settings = settings
-        self._folder, self._file, self._changed = folder, kept / f"{settings.name}.json", changed
-        self._of = hashlib.sha256(msgspec.json.encode([settings.command, settings.url])).hexdigest()
+        self._folder, self._file, self._changed = (
+            folder,
+            kept / f"{settings.name}.json",
+            changed,
+        )
+        self._of = hashlib.sha256(
+            msgspec.json.encode([settings.command, settings.url])
+        ).hexdigest()
         self._told, self._told_at = self._read(), 0.0
         self._redact = Redact(lambda: secrets(settings))
         self._line: Line | None = None
@@ -139,21 +160,42 @@ class McpServer:
         """Greet it as old servers are greeted: some end when they are asked what they are."""
         self.state: State = "starting"
         self._error, self._said, self._left_out = "", b"", 0
-        self._up, self._look, self.tried = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._up, self._look, self.tried = (
+            asyncio.Event(),
+            asyncio.Event(),
+            asyncio.Event(),
+        )
         self.task = asyncio.create_task(self._keep(), name=f"mcp {settings.name}")
 
     def tools(self, taken: Collection[str] = ()) -> list[Tool[Any]]:
         """Its tools as they were told last. The name of one is the same whatever else there is: rules name it."""
         names = {_named(self.settings.name, each.name): each for each in self._told}
-        return [McpTool(self, told, name) for name, told in names.items() if name not in taken]
+        return [
+            McpTool(self, told, name)
+            for name, told in names.items()
+            if name not in taken
+        ]
 
     def standing(self) -> Standing:
         """What a person sees of it."""
         settings = self.settings
         where = shown(settings.url) if settings.url else shlex.join(settings.command)
-        tools = [Offered(each.name, each.effect, each.asks, each.description) for each in self.tools()]
-        left_out = f"Left out, too many or too long: {self._left_out} of its tools." * bool(self._left_out)
-        return Standing(settings.name, where, settings.trusted, self.state, self._error or left_out, tools)
+        tools = [
+            Offered(each.name, each.effect, each.asks, each.description)
+            for each in self.tools()
+        ]
+        left_out = (
+            f"Left out, too many or too long: {self._left_out} of its tools."
+            * bool(self._left_out)
+        )
+        return Standing(
+            settings.name,
+            where,
+            settings.trusted,
+            self.state,
+            self._error or left_out,
+            tools,
+        )
 
     async def call(self, told: Told, args: dict[str, Any]) -> str:
         """Have a tool do this, if it is still the one that was told."""
@@ -164,10 +206,13 @@ class McpServer:
                 await self._listen(line)
         except (TimeoutError, Lost) as error:
             self._drop(line, f"It did not answer within {LIST_SECONDS:g} seconds.")
-            raise ToolFailed(f"The server {name} does not answer, so it was not called.") from error
+            raise ToolFailed(
+                f"The server {name} does not answer, so it was not called."
+            ) from error
         if told not in self._told:
             raise ToolFailed(
-                f"{name} was not called: its tools changed.", hint="the next turn has the new ones"
+                f"{name} was not called: its tools changed.",
+                hint="the next turn has the new ones",
             )
         try:
             return await line.call(told.name, args)
@@ -180,7 +225,9 @@ class McpServer:
     async def _reached(self) -> Line:
         """The connection; one that is being made is waited for."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CONNECT_SECONDS if self.state == "starting" else _WAIT_SECONDS):
+            async with asyncio.timeout(
+                CONNECT_SECONDS if self.state == "starting" else _WAIT_SECONDS
+            ):
                 await self._up.wait()
         if self._line is None:
             raise ToolFailed(
@@ -192,7 +239,8 @@ class McpServer:
     def _drop(self, line: Line, why: str) -> None:
         if not line.ended.done():
             line.ended.set_result(why)
-        if self._line is line:  # who comes back late from this one leaves the next one alone
+        # who comes back late from this one leaves the next one alone
+        if self._line is line:
             self._line = None
             self._up.clear()
 
@@ -225,9 +273,16 @@ class McpServer:
                 self._up.clear()
                 self.tried.set()
             said = " ".join(_seen(self._said.decode(errors="replace")).split())
-            self._error = self._redact(f"{error} It said last: {said}" if said else error)
+            self._error = self._redact(
+                f"{error} It said last: {said}" if said else error
+            )
             if self._error != before:
-                log.info("MCP %s: %s", self.settings.name, self._error, extra={"action": "mcp_lost"})
+                log.info(
+                    "MCP %s: %s",
+                    self.settings.name,
+                    self._error,
+                    extra={"action": "mcp_lost"},
+                )
             pause = _PAUSE_SECONDS if clock() - began > _STEADY_SECONDS else pause
             await asyncio.sleep(pause)
             pause = min(pause * 2, _PAUSE_SECONDS_MAX)
@@ -241,7 +296,9 @@ class McpServer:
 
         async with (
             asyncio.timeout(CONNECT_SECONDS) as limit,
-            wire.opened(self.settings, self._folder, self._heard, said, legacy=self._legacy) as line,
+            wire.opened(
+                self.settings, self._folder, self._heard, said, legacy=self._legacy
+            ) as line,
         ):
             await self._listen(line)
             limit.reschedule(None)
@@ -253,7 +310,9 @@ class McpServer:
                 look = asyncio.ensure_future(self._look.wait())
                 try:
                     await asyncio.wait(
-                        {look, line.ended}, timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED"
+                        {look, line.ended},
+                        timeout=LOOK_SECONDS,
+                        return_when="FIRST_COMPLETED",
                     )
                 finally:
                     look.cancel()
@@ -294,7 +353,9 @@ class McpServers:
         before, self._all = self._all, {}
         for name, settings in wanted.items():
             same = name in before and before[name].settings == settings
-            self._all[name] = before.pop(name) if same else McpServer(settings, *self._made)
+            self._all[name] = (
+                before.pop(name) if same else McpServer(settings, *self._made)
+            )
         for gone in before.values():
             gone.task.cancel()
             self._ending.add(gone.task)
@@ -310,7 +371,9 @@ class McpServers:
 
     async def settled(self, seconds: float) -> None:
         """Wait until each was tried."""
-        waits = {asyncio.ensure_future(each.tried.wait()) for each in self._all.values()}
+        waits = {
+            asyncio.ensure_future(each.tried.wait()) for each in self._all.values()
+        }
         if waits:
             _, late = await asyncio.wait(waits, timeout=seconds)
             for each in late:
@@ -327,7 +390,9 @@ def _wire() -> ModuleType:
     try:
         return import_module("tenax.tools.mcp_wire")
     except ModuleNotFoundError as error:
-        raise ToolFailed("Its package is not installed: pip install 'tenax[mcp]'") from error
+        raise ToolFailed(
+            "Its package is not installed: pip install 'tenax[mcp]'"
+        ) from error
 
 
 def _named(server: str, tool: str) -> str:
@@ -343,10 +408,14 @@ def _cleaned(listed: Iterable[Any]) -> tuple[list[Told], int]:
     """What a server told of its tools, in an order of our own, and how many are left out: a prompt has an end."""
     found: dict[str, Told] = {}
     for each in listed:
-        reads, repeats = (getattr(each.annotations, name, None) is True for name in _HINTS)
+        reads, repeats = (
+            getattr(each.annotations, name, None) is True for name in _HINTS
+        )
         description = _seen((each.description or "")[:_DESCRIPTION_CHARS])
         schema = _seen({"properties": {}, **each.input_schema})
-        found.setdefault(each.name, Told(each.name, description, schema, reads, repeats))
+        found.setdefault(
+            each.name, Told(each.name, description, schema, reads, repeats)
+        )
     kept: list[Told] = []
     left = _ALL_CHARS
     for _, told in sorted(found.items()):
@@ -357,8 +426,14 @@ def _cleaned(listed: Iterable[Any]) -> tuple[list[Told], int]:
 
 def _size(told: Told) -> int:
     """How long it is; more than any may be where no model can be told of it."""
-    fits = told.schema.get("type") == "object" and isinstance(told.schema["properties"], dict)
-    return len(msgspec.json.encode(told)) if fits and 0 < len(told.name) <= _TOLD_CHARS else _ALL_CHARS
+    fits = told.schema.get("type") == "object" and isinstance(
+        told.schema["properties"], dict
+    )
+    return (
+        len(msgspec.json.encode(told))
+        if fits and 0 < len(told.name) <= _TOLD_CHARS
+        else _ALL_CHARS
+    )
 
 
 def _seen(value: Any) -> Any:  # noqa: ANN401  (any JSON)
@@ -366,7 +441,9 @@ def _seen(value: Any) -> Any:  # noqa: ANN401  (any JSON)
     match value:
         case str():
             return "".join(
-                each for each in value if each in "\n\t" or unicodedata.category(each) not in UNSEEN
+                each
+                for each in value
+                if each in "\n\t" or unicodedata.category(each) not in UNSEEN
             )
         case list():
             return [_seen(each) for each in value]

@@ -69,7 +69,9 @@ class Line:
 
     async def call(self, name: str, args: dict[str, Any]) -> str:
         """What it says to this call. Not by `call_tool`, which runs patterns of the server's over the answer."""
-        request = wire.CallToolRequest(params=wire.CallToolRequestParams(name=name, arguments=args))
+        request = wire.CallToolRequest(
+            params=wire.CallToolRequestParams(name=name, arguments=args)
+        )
         result = await _answered(self._send(request))
         text = "\n".join(map(_told, result.content))
         if not text and result.structured_content is not None:
@@ -120,12 +122,16 @@ async def opened(
     way = _started(settings, folder, said) if settings.command else _reached(settings)
     who = wire.Implementation(name="tenax", version=metadata.version("tenax"))
     streams, mode = _counted(way, ended), "legacy" if legacy else "auto"
-    async with Client(streams, mode=mode, client_info=who, message_handler=heard, cache=None) as client:
+    async with Client(
+        streams, mode=mode, client_info=who, message_handler=heard, cache=None
+    ) as client:
         yield Line(client, ended)
 
 
 @asynccontextmanager
-async def _counted(way: Streams, ended: asyncio.Future[str]) -> AsyncIterator[tuple[Any, Any]]:
+async def _counted(
+    way: Streams, ended: asyncio.Future[str]
+) -> AsyncIterator[tuple[Any, Any]]:
     """Pass on what comes, as long as it is not too much."""
     async with way as (source, sink):
         send, receive = anyio.create_memory_object_stream[Any](0)
@@ -135,7 +141,11 @@ async def _counted(way: Streams, ended: asyncio.Future[str]) -> AsyncIterator[tu
             began, count = clock(), 0
             try:
                 async for item in source:
-                    began, count = (began, count + 1) if clock() - began < MESSAGES_SECONDS else (clock(), 1)
+                    began, count = (
+                        (began, count + 1)
+                        if clock() - began < MESSAGES_SECONDS
+                        else (clock(), 1)
+                    )
                     if count > MESSAGES_MAX:
                         return f"It sent more than {MESSAGES_MAX:,} messages in {MESSAGES_SECONDS:g} seconds."
                     await send.send(item)
@@ -149,7 +159,9 @@ async def _counted(way: Streams, ended: asyncio.Future[str]) -> AsyncIterator[tu
 
         def tell(task: asyncio.Task[str]) -> None:
             if not ended.done():
-                ended.set_result("" if task.cancelled() or task.exception() else task.result())
+                ended.set_result(
+                    "" if task.cancelled() or task.exception() else task.result()
+                )
 
         task = asyncio.create_task(pump())
         task.add_done_callback(tell)
@@ -176,7 +188,10 @@ async def _reached(settings: McpSettings) -> AsyncIterator[tuple[Any, Any]]:
             event_hooks={"response": [_bounded]},
         ) as client,
         streamable_http_client(
-            settings.url, http_client=client, terminate_on_close=False, max_sse_event_size=MESSAGE_BYTES_MAX
+            settings.url,
+            http_client=client,
+            terminate_on_close=False,
+            max_sse_event_size=MESSAGE_BYTES_MAX,
         ) as streams,
     ):
         yield streams
@@ -203,7 +218,11 @@ async def _bounded(response: httpx2.Response) -> None:
         raise Lost(f"It wants a key, or another one (HTTP {response.status_code}).")
     if response.headers.get("content-encoding", "identity").lower() != "identity":
         raise Lost("It packs its answers.")
-    if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+    if (
+        not response.headers.get("content-type", "")
+        .lower()
+        .startswith("text/event-stream")
+    ):
         response.stream = _Body(response.stream)
 
 
@@ -216,16 +235,23 @@ async def _started(
     for name, value in settings.env.items():
         found = value if isinstance(value, str) else next(secrets(value), None)
         if found is None:
-            raise ConfigError(f"The variable {name}, which it is to be given, is not set.")
+            raise ConfigError(
+                f"The variable {name}, which it is to be given, is not set."
+            )
         env[name] = found
     process, stdio, ours = _spawned(list(settings.command), env, folder)
     loop, complaints, tasks = asyncio.get_running_loop(), asyncio.StreamReader(), []
     try:
-        stdout, stdin = await asyncio.open_unix_connection(sock=stdio, limit=MESSAGE_BYTES_MAX)
+        stdout, stdin = await asyncio.open_unix_connection(
+            sock=stdio, limit=MESSAGE_BYTES_MAX
+        )
         heard = partial(asyncio.StreamReaderProtocol, complaints)
         pipe, _ = await loop.connect_read_pipe(heard, process.stderr)
         send, receive = anyio.create_memory_object_stream[SessionMessage](0)
-        tasks = [loop.create_task(_write(receive, stdin)), loop.create_task(_note(complaints, said))]
+        tasks = [
+            loop.create_task(_write(receive, stdin)),
+            loop.create_task(_note(complaints, said)),
+        ]
         try:
             yield _messages(stdout), send
         finally:
@@ -256,7 +282,9 @@ def _spawned(
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise unusable(f"{folder}, where it would start, cannot be made", error) from error
+        raise unusable(
+            f"{folder}, where it would start, cannot be made", error
+        ) from error
     with contextlib.ExitStack() as undo, contextlib.ExitStack() as given:
         end, ours = os.pipe()
         given.callback(os.close, end)
@@ -286,11 +314,15 @@ async def _gone(process: subprocess.Popen[bytes]) -> None:
         await asyncio.sleep(_GOODBYE_SECONDS / _GOODBYE_LOOKS)
 
 
-async def _messages(stdout: asyncio.StreamReader) -> AsyncIterator[SessionMessage | Exception]:
+async def _messages(
+    stdout: asyncio.StreamReader,
+) -> AsyncIterator[SessionMessage | Exception]:
     """One a line. What is no message is passed on as an error, and left aside."""
     while line := await stdout.readline():
         try:
-            yield SessionMessage(wire.jsonrpc_message_adapter.validate_json(line, by_name=False))
+            yield SessionMessage(
+                wire.jsonrpc_message_adapter.validate_json(line, by_name=False)
+            )
         except ValueError:
             yield Lost("no message")
 
@@ -299,7 +331,12 @@ async def _write(messages: Any, stdin: asyncio.StreamWriter) -> None:  # noqa: A
     with messages:
         try:
             async for each in messages:
-                stdin.write(each.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                stdin.write(
+                    each.message.model_dump_json(
+                        by_alias=True, exclude_unset=True
+                    ).encode()
+                    + b"\n"
+                )
                 await stdin.drain()
         except (ConnectionError, RuntimeError):
             return  # it is gone; who reads from it notices
@@ -319,4 +356,7 @@ def _told(part: Any) -> str:  # noqa: ANN401  (a union of the SDK's)
     if part.type in {"image", "audio"}:
         return f"[{part.type}, not shown: {part.mime_type[:_CHARS]}, about {len(part.data) * 3 // 4:,} bytes]"
     held = getattr(part, "resource", part)
-    return str(getattr(held, "text", None) or f"[{part.type}, not shown: {str(held.uri)[:_CHARS]}]")
+    return str(
+        getattr(held, "text", None)
+        or f"[{part.type}, not shown: {str(held.uri)[:_CHARS]}]"
+    )

@@ -29,12 +29,20 @@ Session = Callable[[str], Awaitable[str]]
 class UseMemoryArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     action: Literal["add", "replace", "remove", "search"]
     text: Annotated[
-        str, Meta(description="add, replace: the fact, in one sentence. search: words to look for.")
+        str,
+        Meta(
+            description="add, replace: the fact, in one sentence. search: words to look for."
+        ),
     ] = ""
-    fact: Annotated[str, Meta(description="replace, remove: the id of the fact, as search gives it.")] = ""
+    fact: Annotated[
+        str,
+        Meta(description="replace, remove: the id of the fact, as search gives it."),
+    ] = ""
     about: Annotated[
         Literal["profile", "note"],
-        Meta(description="profile: who the person is and how they like things; note: anything else."),
+        Meta(
+            description="profile: who the person is and how they like things; note: anything else."
+        ),
     ] = "note"
 
 
@@ -57,16 +65,23 @@ class UseMemory(Tool[UseMemoryArgs]):
         if args.action in {"add", "replace", "search"} and not args.text.strip():
             raise ToolFailed(f"{args.action} needs a text.")
         if args.action in {"replace", "remove"} and not args.fact:
-            raise ToolFailed(f"{args.action} needs the id of a fact.", hint="search for it first")
+            raise ToolFailed(
+                f"{args.action} needs the id of a fact.", hint="search for it first"
+            )
         return f"{args.action}: {args.fact or args.text[:80]}"
 
     async def run(self, args: UseMemoryArgs, call: Call) -> str:
         if args.action == "search":
-            found = await self._memory.search_in(call.conversation, args.text, _FOUND_MAX)
+            found = await self._memory.search_in(
+                call.conversation, args.text, _FOUND_MAX
+            )
             return "\n".join(map(_line, found)) or "Nothing is remembered about that."
         how: dict[str, Any] = {
             "by": "model",
-            "place": (call.conversation, await self._memory.source(call.conversation, call.message)),
+            "place": (
+                call.conversation,
+                await self._memory.source(call.conversation, call.message),
+            ),
             "key": call.key,
         }
         if args.action == "add":
@@ -75,7 +90,9 @@ class UseMemory(Tool[UseMemoryArgs]):
         if args.action == "remove":
             return f"Forgotten: {(await self._memory.forget_in(call.conversation, args.fact, **how)).text}"
         known = await self._memory.known_in(call.conversation, args.fact)
-        changed = await self._memory.change(known.id, was=known.version, text=args.text, **how)
+        changed = await self._memory.change(
+            known.id, was=known.version, text=args.text, **how
+        )
         return f"Changed: {_line(changed)}"
 
 
@@ -88,7 +105,9 @@ class Provided(Tool[Any]):
     delegated = False
     asks = False
 
-    def __init__(self, manager: MemoryManager, session: Session, schema: dict[str, Any]) -> None:
+    def __init__(
+        self, manager: MemoryManager, session: Session, schema: dict[str, Any]
+    ) -> None:
         self._manager = manager
         self._session = session
         self.name = schema["name"]
@@ -108,7 +127,10 @@ class Provided(Tool[Any]):
 
 
 def provided(
-    manager: MemoryManager, schemas: list[dict[str, Any]], session: Session, taken: set[str]
+    manager: MemoryManager,
+    schemas: list[dict[str, Any]],
+    session: Session,
+    taken: set[str],
 ) -> list[Tool[Any]]:
     """The tools that providers offer, but for those that a model cannot be told of: one such would end every turn."""
     plain = [each for each in map(_plain, schemas) if each is not None]
@@ -124,7 +146,9 @@ def _plain(schema: dict[str, Any]) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
     except (TypeError, ValueError, RecursionError) as error:
-        log.warning("A memory's tool is left out: %s", error, extra={"action": "no_tool"})
+        log.warning(
+            "A memory's tool is left out: %s", error, extra={"action": "no_tool"}
+        )
         return None
     takes = found.get("parameters") or {"type": "object"}
     whole = isinstance(takes, dict) and takes.get("type") == "object"

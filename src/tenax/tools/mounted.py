@@ -51,7 +51,11 @@ class Place:  # no NamedTuple: `typing` takes as long to import as all of the re
 
 
 class _OpenHow(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+    _fields_ = (
+        ("flags", ctypes.c_uint64),
+        ("mode", ctypes.c_uint64),
+        ("resolve", ctypes.c_uint64),
+    )
 
 
 class _MountAttr(ctypes.Structure):
@@ -69,9 +73,19 @@ class _Changed(Exception):
 
 def open_beneath(folder: int, path: str, flags: int, *, links: bool = False) -> int:
     """Open a path below an open folder. No part of it may be a link; with `links`, none that leads out. Raises OSError."""
-    resolve = _RESOLVE_NO_MAGICLINKS | _RESOLVE_BENEATH | (0 if links else _RESOLVE_NO_SYMLINKS)
+    resolve = (
+        _RESOLVE_NO_MAGICLINKS
+        | _RESOLVE_BENEATH
+        | (0 if links else _RESOLVE_NO_SYMLINKS)
+    )
     how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
-    return _call(_OPENAT2, folder, os.fsencode(path) or b".", ctypes.byref(how), ctypes.sizeof(how))
+    return _call(
+        _OPENAT2,
+        folder,
+        os.fsencode(path) or b".",
+        ctypes.byref(how),
+        ctypes.sizeof(how),
+    )
 
 
 def _call(number: int, *arguments: object) -> int:
@@ -106,7 +120,9 @@ def _open(folder: int, place: Place) -> tuple[int, int]:
         descriptors: list[int] = []
         try:
             descriptors.append(open_beneath(folder, above, _O_PATH | os.O_DIRECTORY))
-            descriptors.append(open_beneath(descriptors[0], name, _O_PATH | os.O_NOFOLLOW))
+            descriptors.append(
+                open_beneath(descriptors[0], name, _O_PATH | os.O_NOFOLLOW)
+            )
             if _is_planned(descriptors[1], place):
                 return descriptors[0], descriptors[1]
         except OSError:  # it is not there now, or there is a link on the way
@@ -139,7 +155,14 @@ def _mount(folder: int, place: Place) -> None:
             if place.locked:
                 attributes = _MountAttr(attr_set=_MOUNT_ATTR_RDONLY)
                 size = ctypes.sizeof(attributes)
-                _call(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, ctypes.byref(attributes), size)
+                _call(
+                    _MOUNT_SETATTR,
+                    tree,
+                    b"",
+                    _AT_EMPTY_PATH,
+                    ctypes.byref(attributes),
+                    size,
+                )
             _call(_MOVE_MOUNT, tree, b"", descriptor, b"", _MOVE_MOUNT_EMPTY_PATHS)
         finally:
             os.close(tree)
@@ -173,9 +196,13 @@ def _places(data: bytes) -> list[Place]:
 def main(pid: str, pidfd: str, folder: str, device: str, inode: str) -> int:
     places = _places(sys.stdin.buffer.read())
     try:
-        descriptors = os.open("/proc/self/fdinfo", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptors = os.open(
+            "/proc/self/fdinfo", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        )
         _join(pid, int(pidfd))
-        root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        root = os.open(
+            folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        )
         if not _is_planned(root, Place(folder, int(device), int(inode), locked=False)):
             return CHANGED
         for place in places:

@@ -49,7 +49,9 @@ class Protection:
     @property
     def is_needed(self) -> bool:
         """Whether there is a repository, or may be one that was exchanged for a link. Else nothing is mounted."""
-        return bool(self._found.places or self._found.fresh_links or self._found.is_exchanged)
+        return bool(
+            self._found.places or self._found.fresh_links or self._found.is_exchanged
+        )
 
     def is_folder(self, found: os.stat_result) -> bool:
         """Return whether this is the folder that was looked through."""
@@ -88,34 +90,54 @@ class Protection:
         found = find_repositories(self.folder)
         leave = found.unfinished if is_running else ()
         self._forbidden.update(
-            (path, held) for path, held in found.forbidden.items() if not _is_inside(path, leave)
+            (path, held)
+            for path, held in found.forbidden.items()
+            if not _is_inside(path, leave)
         )
         if found.refusal is not None and not is_running:
             raise found.refusal
         return found
 
-    def _cover(self, found: Found, pid: int, pidfd: int, leave: Collection[str] = ()) -> bool:
+    def _cover(
+        self, found: Found, pid: int, pidfd: int, leave: Collection[str] = ()
+    ) -> bool:
         """Mount what is not covered yet, and not inside of `leave`. Return whether all of it was where it was seen."""
         new = [
             place
             for place in found.places
-            if _identity(place, found) not in self._covered and not _is_inside(place.path, leave)
+            if _identity(place, found) not in self._covered
+            and not _is_inside(place.path, leave)
         ]
         if not new:
             return True
         fields = [
-            (place.path, str(place.device), str(place.inode), "locked" if place.locked else "held")
+            (
+                place.path,
+                str(place.device),
+                str(place.inode),
+                "locked" if place.locked else "held",
+            )
             for place in new
         ]
-        data = b"".join(os.fsencode(field) + b"\0" for group in fields for field in group)
-        arguments = (str(pid), str(pidfd), str(self.folder), str(found.device), str(found.inode))
+        data = b"".join(
+            os.fsencode(field) + b"\0" for group in fields for field in group
+        )
+        arguments = (
+            str(pid),
+            str(pidfd),
+            str(self.folder),
+            str(found.device),
+            str(found.inode),
+        )
         try:
             done = subprocess.run(  # noqa: S603  (our own program)
                 [sys.executable, "-I", "-S", "-X", "utf8", mounted.__file__, *arguments],
                 input=data, capture_output=True, pass_fds=(pidfd,), timeout=_MOUNT_SECONDS, check=False,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise _not_protected(getattr(error, "strerror", "") or "it took too long") from error
+            raise _not_protected(
+                getattr(error, "strerror", "") or "it took too long"
+            ) from error
         if done.returncode == mounted.CHANGED:
             return False
         if done.returncode:
@@ -134,7 +156,8 @@ class Protection:
         except OSError:
             return ""
         try:
-            for path, held in list(self._forbidden.items()):  # a look on another thread may add to it
+            # a look on another thread may add to it
+            for path, held in list(self._forbidden.items()):
                 found = _planted_at(root, path, held)
                 if found:
                     return f"{found} in a repository, where git finds what to run"
@@ -151,7 +174,11 @@ class Protection:
                 renamed.append(_set_aside(self.folder, path, held))
         if left := self.planted():
             return f"{left}; it could not be renamed"
-        return f"{planted}; what was there is now {', '.join(renamed)}" if renamed else planted
+        return (
+            f"{planted}; what was there is now {', '.join(renamed)}"
+            if renamed
+            else planted
+        )
 
 
 def _is_inside(path: str, folders: Collection[str]) -> bool:
@@ -166,11 +193,15 @@ def _planted_at(root: int, path: str, held: str) -> str:
     except OSError:
         return ""
     try:
-        os.close(mounted.open_beneath(folder, _below(path, held), os.O_PATH | os.O_NOFOLLOW))
+        os.close(
+            mounted.open_beneath(folder, _below(path, held), os.O_PATH | os.O_NOFOLLOW)
+        )
     except PermissionError:
         return f"it closed the folder of {name}"
     except OSError as error:
-        return f"it put a link on the way to {name}" if error.errno == errno.ELOOP else ""
+        return (
+            f"it put a link on the way to {name}" if error.errno == errno.ELOOP else ""
+        )
     finally:
         os.close(folder)
     return f"it wrote {name}"
@@ -189,7 +220,8 @@ def _set_aside(folder: Path, path: str, held: str) -> str:
             try:
                 below = _entered(way, parent)
             except NotADirectoryError:
-                if _is_inside(held, [f"{above}{way}"]):  # no command can have put it there
+                # no command can have put it there
+                if _is_inside(held, [f"{above}{way}"]):
                     raise
                 name = way
                 break
@@ -204,7 +236,9 @@ def _set_aside(folder: Path, path: str, held: str) -> str:
 
 def _entered(name: str, parent: int | None) -> int:
     """Open a folder without following a link, also one that a command closed. Raises OSError."""
-    way = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    way = os.open(
+        name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent
+    )
     try:
         mode = stat.S_IMODE(os.fstat(way).st_mode)
         if mode & stat.S_IRWXU != stat.S_IRWXU:
@@ -216,7 +250,13 @@ def _entered(name: str, parent: int | None) -> int:
 
 def _identity(place: Place, found: Found) -> tuple[str, int, int, bool, int]:
     """A file that is seen under another path is mounted there too: a folder on the way may be a mount of its own."""
-    return place.path, place.device, place.inode, place.locked, found.changed.get(place.path, 0)
+    return (
+        place.path,
+        place.device,
+        place.inode,
+        place.locked,
+        found.changed.get(place.path, 0),
+    )
 
 
 def _not_protected(why: str) -> ToolFailed:

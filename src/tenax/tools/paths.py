@@ -47,12 +47,18 @@ def parts_of(path: str) -> list[str]:
             "The path must be relative to the conversation's folder: it may not begin with a slash."
         )
     if len(path) > _CHARS_MAX:
-        raise ToolFailed(f"A path may have {_CHARS_MAX:,} characters; this one has {len(path):,}.")
+        raise ToolFailed(
+            f"A path may have {_CHARS_MAX:,} characters; this one has {len(path):,}."
+        )
     if any(unicodedata.category(each) in {"Cc", "Cs"} for each in path):
-        raise ToolFailed("The path holds a character that cannot be seen, such as a NUL or a line break.")
+        raise ToolFailed(
+            "The path holds a character that cannot be seen, such as a NUL or a line break."
+        )
     parts = [part for part in path.split("/") if part not in {"", "."}]
     if ".." in parts:
-        raise ToolFailed("The path may not hold '..': only the conversation's folder can be reached.")
+        raise ToolFailed(
+            "The path may not hold '..': only the conversation's folder can be reached."
+        )
     return parts
 
 
@@ -72,7 +78,8 @@ def real_folder(folder: Path) -> Path:
     """
     if folder not in _real_folders:
         real = folder.resolve()
-        _real_folders[folder] = _real_folders[real] = real  # asked for by its real path, it stays the same
+        # asked for by its real path, it stays the same
+        _real_folders[folder] = _real_folders[real] = real
     return _real_folders[folder]
 
 
@@ -151,8 +158,17 @@ def _look(name: str, parent: int) -> os.stat_result | None:
         return None
 
 
-def _refuse_respelled(name: str, parent: int, shown: str, found: os.stat_result | None) -> None:
+def _refuse_respelled(
+    name: str, parent: int, shown: str, found: os.stat_result | None
+) -> None:
     """Some file systems find `Secret` under the name `secret`; a rule that a person made does not."""
     twin = _look(name.swapcase(), parent) if found and name != name.swapcase() else None
-    if found and twin and os.path.samestat(found, twin) and name not in os.listdir(parent):
-        raise ToolFailed(f"{shown} is spelled otherwise there.", hint="use the name as it is listed")
+    if (
+        found
+        and twin
+        and os.path.samestat(found, twin)
+        and name not in os.listdir(parent)
+    ):
+        raise ToolFailed(
+            f"{shown} is spelled otherwise there.", hint="use the name as it is listed"
+        )

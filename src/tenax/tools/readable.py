@@ -29,7 +29,9 @@ def _words(text: str) -> frozenset[str]:
 
 
 _VOID = _words("area base br col embed hr img input link meta param source track wbr")
-_UNSEEN = _words("audio canvas datalist iframe object script select style svg template textarea video")
+_UNSEEN = _words(
+    "audio canvas datalist iframe object script select style svg template textarea video"
+)
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 _LINES = _words("br caption dd dt li tr")
 _BLOCKS = frozenset(_HEADINGS) | _words(
@@ -107,7 +109,8 @@ def decoded(data: bytes, charset: str | None) -> str:
     if codec_said := _codec(charset or "") or inside:
         return data.decode(codec_said, "replace")
     try:
-        return codecs.getincrementaldecoder("utf-8")().decode(data)  # the last character may be cut
+        # the last character may be cut
+        return codecs.getincrementaldecoder("utf-8")().decode(data)
     except UnicodeDecodeError:
         return data.decode("cp1252", "replace")
 
@@ -173,7 +176,9 @@ class _Page(HTMLParser):
             return
         hidden = _hides(tag, said)
         self._hidden += hidden
-        self._open.append(_Open(tag, hidden, self._link(said) if tag == "a" else "", self._said))
+        self._open.append(
+            _Open(tag, hidden, self._link(said) if tag == "a" else "", self._said)
+        )
         self._count[tag] += 1
 
     def handle_endtag(self, tag: str) -> None:
@@ -245,7 +250,11 @@ class _Page(HTMLParser):
     def _break(self, lines: int) -> None:
         """What was said is a line of its own, and the next one stands so many lines below."""
         line = "".join(self._now)
-        line = line.strip("\n").rstrip() if self._count["pre"] else _SPACES.sub(" ", line).strip()
+        line = (
+            line.strip("\n").rstrip()
+            if self._count["pre"]
+            else _SPACES.sub(" ", line).strip()
+        )
         self._now.clear()
         if line:
             self._out += ["\n" * self._gap if self._out else "", self._prefix, line]

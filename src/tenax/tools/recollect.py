@@ -25,7 +25,10 @@ _SAID: Final = frozenset({"user", "assistant", "partial", "summary", "title"})
 
 
 class SearchConversationsArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    words: Annotated[str, Meta(min_length=1, max_length=500, description="All of them have to occur.")]
+    words: Annotated[
+        str,
+        Meta(min_length=1, max_length=500, description="All of them have to occur."),
+    ]
 
 
 class SearchConversations(Tool[SearchConversationsArgs]):
@@ -62,9 +65,15 @@ class SearchConversations(Tool[SearchConversationsArgs]):
         lines: list[str] = []
         before, more = None, False
         for _ in range(_PAGES_MAX):
-            page = await self._journal.search(args.words, conversation=where, before=before, limit=_PAGE)
+            page = await self._journal.search(
+                args.words, conversation=where, before=before, limit=_PAGE
+            )
             for hit in page.hits:
-                if hit.standing and hit.role in _SAID and (hit.conversation == here.conversation) == shared:
+                if (
+                    hit.standing
+                    and hit.role in _SAID
+                    and (hit.conversation == here.conversation) == shared
+                ):
                     lines += await self._line(hit)
             before = page.before
             more = before is not None or len(lines) > _FOUND_MAX or not page.complete
@@ -80,5 +89,7 @@ class SearchConversations(Tool[SearchConversationsArgs]):
             return []
         if found.source in self._unseen:
             return []
-        said = " ".join(f"{found.title or 'Without a title'}: {hit.role}: {hit.snippet}".split())
+        said = " ".join(
+            f"{found.title or 'Without a title'}: {hit.role}: {hit.snippet}".split()
+        )
         return [f"{rfc3339(hit.at)[:10]} {hit.conversation} {said}"]

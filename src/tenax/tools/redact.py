@@ -31,8 +31,16 @@ class Redact:
 
     def half(self, data: bytes) -> int:
         """How many bytes at the end may be the beginning of a secret."""
-        begun = (each.encode()[:n] for each in self._secrets() for n in range(1, len(each.encode())))
+        begun = (
+            each.encode()[:n]
+            for each in self._secrets()
+            for n in range(1, len(each.encode()))
+        )
         return max((len(each) for each in begun if data.endswith(each)), default=0)
 
     def _secrets(self) -> list[str]:
-        return sorted({each for each in self._known() if len(each) >= _CHARS_MIN}, key=len, reverse=True)
+        return sorted(
+            {each for each in self._known() if len(each) >= _CHARS_MIN},
+            key=len,
+            reverse=True,
+        )

@@ -122,7 +122,10 @@ class Found:
 
     def protects(self, path: str) -> bool:
         """Return whether this path is one that no command may write, or lies in a repository."""
-        return any(f"{path}/".startswith(f"{kept}/") for kept in (*self._repositories, *self.forbidden))
+        return any(
+            f"{path}/".startswith(f"{kept}/")
+            for kept in (*self._repositories, *self.forbidden)
+        )
 
     def _held(self, path: str) -> Place:
         return Place(path, *self.identities[path], locked=False)
@@ -137,7 +140,9 @@ def find_repositories(folder: Path) -> Found:
     try:
         root = os.open(folder, FOLDER | os.O_NOFOLLOW)
     except OSError as error:
-        raise ToolFailed(f"The conversation's folder cannot be used: {error.strerror}.") from error
+        raise ToolFailed(
+            f"The conversation's folder cannot be used: {error.strerror}."
+        ) from error
     try:
         return _Search(folder, root).run()
     finally:
@@ -147,7 +152,9 @@ def find_repositories(folder: Path) -> Found:
 def refuse_where_full(error: OSError) -> None:
     """Raise ToolFailed if there was no room to look: what was not looked at would be open to a command."""
     if error.errno in FULL:
-        raise ToolFailed(f"The folder cannot be looked through: {error.strerror}.") from error
+        raise ToolFailed(
+            f"The folder cannot be looked through: {error.strerror}."
+        ) from error
 
 
 class _Search:
@@ -189,7 +196,10 @@ class _Search:
                 if inode is not None:
                     looked[path] = inode
                     self._found.is_torn |= error.errno == errno.ENOENT
-                    self._found.is_exchanged |= error.errno in {errno.ELOOP, errno.ENOTDIR}
+                    self._found.is_exchanged |= error.errno in {
+                        errno.ELOOP,
+                        errno.ENOTDIR,
+                    }
                 continue
             try:
                 looked[path] = os.fstat(descriptor).st_ino
@@ -227,11 +237,17 @@ class _Search:
                 hint="look what is in the folders named .git/modules",
             )
             return None
-        return self._nearest.popleft() if self._nearest and len(looked) < _FOLDERS_MAX else None
+        return (
+            self._nearest.popleft()
+            if self._nearest and len(looked) < _FOLDERS_MAX
+            else None
+        )
 
     def _refuse(self, why: str, hint: str) -> None:
         if self._found.refusal is None:
-            self._found.refusal = ToolFailed(f"No command is run in {self._found.folder}: {why}.", hint=hint)
+            self._found.refusal = ToolFailed(
+                f"No command is run in {self._found.folder}: {why}.", hint=hint
+            )
 
     def _refuse_closed(self, path: str, error: OSError) -> None:
         """Refuse a folder that is closed to us if we own it, or the one above it: a command could open it."""
@@ -262,7 +278,8 @@ class _Search:
             if error.errno not in {errno.ENOSYS, errno.EPERM}:
                 raise
         descriptor = os.dup(self._root)
-        for part in path.split("/") if path else ():  # an old kernel: one name at a time
+        # an old kernel: one name at a time
+        for part in path.split("/") if path else ():
             above = descriptor
             try:
                 descriptor = os.open(part, flags | os.O_NOFOLLOW, dir_fd=above)
@@ -287,7 +304,11 @@ class _Search:
                 self._hold_marks(descriptor, path, entries)
             self._note_links(descriptor, path, entries, ("config", "hooks"))
         if is_git:
-            entries = {name: entries[name] for name in ("modules", "worktrees") if name in entries}
+            entries = {
+                name: entries[name]
+                for name in ("modules", "worktrees")
+                if name in entries
+            }
         elif ".git" in entries:
             self._protect_worktree(descriptor, path, entries)
         for name, entry in entries.items():
@@ -312,7 +333,11 @@ class _Search:
                 if not is_folder and entry.name not in _NAMES:
                     continue
                 try:
-                    inode = entry.stat(follow_symlinks=False).st_ino if is_folder else entry.inode()
+                    inode = (
+                        entry.stat(follow_symlinks=False).st_ino
+                        if is_folder
+                        else entry.inode()
+                    )
                 except FileNotFoundError:
                     self._found.is_torn = True
                     continue
@@ -324,10 +349,14 @@ class _Search:
         if path and state.st_ctime_ns != state.st_mtime_ns and _is_fresh(state):
             self._moved.add(path)
 
-    def _protect_worktree(self, descriptor: int, path: str, entries: dict[str, _Entry]) -> None:
+    def _protect_worktree(
+        self, descriptor: int, path: str, entries: dict[str, _Entry]
+    ) -> None:
         """Protect a folder that holds a repository or the file that says where it is."""
         # Else git would take the folder itself for a repository once its own is broken.
-        missing = next((name for name in ("HEAD", "objects", "refs") if name not in entries), None)
+        missing = next(
+            (name for name in ("HEAD", "objects", "refs") if name not in entries), None
+        )
         if missing is not None:
             self._found.forbidden[_joined(path, missing)] = path
         self._note_links(descriptor, path, entries, (".git",))
@@ -347,7 +376,9 @@ class _Search:
                 hint="use a folder inside it",
             )
 
-    def _hold_marks(self, descriptor: int, path: str, entries: dict[str, _Entry]) -> None:
+    def _hold_marks(
+        self, descriptor: int, path: str, entries: dict[str, _Entry]
+    ) -> None:
         """Keep the folders by which a bare repository is known. Git writes `HEAD` by a rename, so that is not held."""
         for name in ("objects", "refs"):
             if name in entries and entries[name].is_folder:
@@ -355,14 +386,25 @@ class _Search:
                 if not stat.S_ISDIR(found.st_mode):
                     self._found.is_exchanged = True
                     continue
-                self._found.identities[_joined(path, name)] = (found.st_dev, found.st_ino)
+                self._found.identities[_joined(path, name)] = (
+                    found.st_dev,
+                    found.st_ino,
+                )
                 self._found.hold(_joined(path, name))
 
     def _note_links(
-        self, descriptor: int, path: str, entries: dict[str, _Entry], names: tuple[str, ...]
+        self,
+        descriptor: int,
+        path: str,
+        entries: dict[str, _Entry],
+        names: tuple[str, ...],
     ) -> None:
         """Refuse links: a command could put another there. One that came a moment ago may be that of another command."""
-        links = {_joined(path, name) for name in names if name in entries and entries[name].is_link}
+        links = {
+            _joined(path, name)
+            for name in names
+            if name in entries and entries[name].is_link
+        }
         if not links:
             return
         is_top = _joined(path, names[0]) in {".git", ".git/config"}
@@ -374,12 +416,17 @@ class _Search:
             hint="put in its place what it leads to",
         )
 
-    def _protect(self, descriptor: int, path: str, entries: dict[str, _Entry], *, whole: bool) -> None:
+    def _protect(
+        self, descriptor: int, path: str, entries: dict[str, _Entry], *, whole: bool
+    ) -> None:
         """Protect a git directory. `whole`: it is no worktree's, so it has settings and hooks of its own."""
         self._found.hold(path)
         if whole:
             self._make_missing(descriptor, path, entries)
-        if "index" not in entries and time.time() - os.fstat(descriptor).st_ctime < _CLONE_SECONDS:
+        if (
+            "index" not in entries
+            and time.time() - os.fstat(descriptor).st_ctime < _CLONE_SECONDS
+        ):
             self._found.unfinished.add(path)
         for name in _SETTINGS:
             if name == "commondir" and whole:  # only a worktree has one
@@ -455,7 +502,9 @@ class _Search:
             os.close(descriptor)
             return Settings([], [], "")
         with open(descriptor, "rb") as file:  # noqa: PTH123  (a descriptor)
-            return parse_settings(file.read(_SETTINGS_BYTES_MAX).decode(errors="surrogateescape"))
+            return parse_settings(
+                file.read(_SETTINGS_BYTES_MAX).decode(errors="surrogateescape")
+            )
 
     def _lock_named(self, path: str, *, forbid: bool) -> None:
         """Lock a file or folder that the settings name. `forbid`: no command may make it while it is missing."""
@@ -471,7 +520,9 @@ class _Search:
             return
         try:
             self._identify(above)
-            if stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
+            if stat.S_ISLNK(
+                os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
+            ):
                 link = {name: _Entry(0, is_folder=False, is_link=True)}
                 self._note_links(descriptor, above, link, (name,))
             else:
@@ -514,24 +565,35 @@ class _Search:
                 os.close(descriptor)
             path = path.rpartition("/")[0]
 
-    def _make_missing(self, descriptor: int, path: str, entries: dict[str, _Entry]) -> None:
+    def _make_missing(
+        self, descriptor: int, path: str, entries: dict[str, _Entry]
+    ) -> None:
         """Make settings and hooks that are missing, empty, so that they can be covered. Git takes them for none."""
         try:
             with contextlib.suppress(FileExistsError):
                 if "config" not in entries:
-                    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                    flags = (
+                        os.O_WRONLY
+                        | os.O_CREAT
+                        | os.O_EXCL
+                        | os.O_NOFOLLOW
+                        | os.O_CLOEXEC
+                    )
                     os.close(os.open("config", flags, 0o644, dir_fd=descriptor))
                     entries["config"] = _Entry(0, is_folder=False, is_link=False)
             with contextlib.suppress(FileExistsError):
                 if "hooks" not in entries:
                     os.mkdir("hooks", dir_fd=descriptor)
                     entries["hooks"] = _Entry(0, is_folder=True, is_link=False)
-        except PermissionError as error:  # where the folder is not ours, no command may make them either
+        except (
+            PermissionError
+        ) as error:  # where the folder is not ours, no command may make them either
             self._refuse_closed(path, error)
 
     def _lock(self, descriptor: int, path: str, name: str) -> None:
         found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-        if stat.S_ISLNK(found.st_mode):  # it was exchanged for a link since the folder was listed
+        # it was exchanged for a link since the folder was listed
+        if stat.S_ISLNK(found.st_mode):
             self._found.is_exchanged = True
             return
         self._note_moved(_joined(path, name), found)
@@ -556,7 +618,9 @@ class _Search:
             with os.scandir(descriptor) as hooks:
                 for hook in hooks:
                     if hook.is_file(follow_symlinks=False):
-                        self._refuse_second_names(f"{path}/{hook.name}", hook.stat(follow_symlinks=False))
+                        self._refuse_second_names(
+                            f"{path}/{hook.name}", hook.stat(follow_symlinks=False)
+                        )
         finally:
             os.close(descriptor)
 

@@ -34,7 +34,14 @@ from tenax.tools.mounts import Protection
 from tenax.tools.paths import open_folder, real_folder
 from tenax.tools.repositories import FULL, refuse_where_full
 
-__all__ = ["FILE_BYTES_MAX", "PROCESSES_MAX", "Ending", "Running", "Sandbox", "start_bare"]
+__all__ = [
+    "FILE_BYTES_MAX",
+    "PROCESSES_MAX",
+    "Ending",
+    "Running",
+    "Sandbox",
+    "start_bare",
+]
 
 FILE_BYTES_MAX = 1024**3
 """The largest file a command may write, and the size of its own /tmp."""
@@ -55,7 +62,15 @@ _ETC = (
     "nsswitch.conf", "os-release", "perl", "pki/ca-trust", "pki/tls/certs", "protocols", "python3*", "services",
     "ssl/certs", "ssl/openssl.cnf",
 )  # fmt: skip
-_UNREAD = ("kallsyms", "kcore", "key-users", "keys", "kmsg", "sched_debug", "timer_list")
+_UNREAD = (
+    "kallsyms",
+    "kcore",
+    "key-users",
+    "keys",
+    "kmsg",
+    "sched_debug",
+    "timer_list",
+)
 _DEVICES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9, "tty": 0}
 _OWN_DEVICES = Path("/dev/tenax")
 """On the same file system as the others: elsewhere devices may be forbidden."""
@@ -80,14 +95,16 @@ _BARE = (
 )
 
 _ARCHES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-_NEWER = [*range(425, 434), 442, 467]  # io_uring, and the newer calls for mounts: the same numbers everywhere
+# io_uring, and the newer calls for mounts: the same numbers everywhere
+_NEWER = [*range(425, 434), 442, 467]
 _NO_CALL = 0xFFFF
 # On x86_64, on aarch64: keyrings, mounts, namespaces, the log of the kernel, bpf, perf, userfaultfd.
 _REFUSED = (
     (248, 217), (249, 218), (250, 219), (165, 40), (166, 39), (155, 41), (272, 97), (308, 268), (103, 116),
     (321, 280), (298, 241), (323, 282),
 )  # fmt: skip
-_MISSING = (435, 437)  # clone3, openat2: their arguments cannot be seen; programs go back to the older ones
+# clone3, openat2: their arguments cannot be seen; programs go back to the older ones
+_MISSING = (435, 437)
 _SOCKET = (41, 198)
 _FAMILIES = (1, 2, 10, 16)  # unix, IPv4, IPv6, netlink: those that the namespace holds
 _OWNERS = 0o6000
@@ -123,7 +140,12 @@ class Running:
         protection: Protection | None = None,
     ) -> None:
         self.output = output
-        self._process, self._transports, self._init, self._status = process, transports, init, status
+        self._process, self._transports, self._init, self._status = (
+            process,
+            transports,
+            init,
+            status,
+        )
         self._protection = protection
         self._pidfd = os.pidfd_open(init) if init is not None else None
         self._since = time.monotonic()
@@ -137,7 +159,9 @@ class Running:
             line = b""
         if line != _READY:
             text = (line + await self.output.read(500)).decode(errors="replace").strip()
-            raise ToolFailed(f"The sandbox could not be set up, so nothing was run. {text}")
+            raise ToolFailed(
+                f"The sandbox could not be set up, so nothing was run. {text}"
+            )
         await aside(lambda _deserted: self._mount())
 
     def _mount(self) -> None:
@@ -153,7 +177,9 @@ class Running:
                 f"The sandbox could not be set up, so nothing was run: {error.strerror}."
             ) from error
         if not protection.is_folder(found):
-            raise ToolFailed(f"Nothing was run: {protection.folder} was exchanged for another folder.")
+            raise ToolFailed(
+                f"Nothing was run: {protection.folder} was exchanged for another folder."
+            )
         if protection.is_needed:
             protection.mount(self._init, pidfd)
 
@@ -196,24 +222,39 @@ class Running:
     async def finish(self, seconds: float | None = None) -> Ending:
         """Wait until it ends, has taken this long or too much of the machine. Then nothing of it is left."""
         code, why = None, ""
-        wait, watch = asyncio.create_task(self._process.wait()), asyncio.create_task(self._watch())
+        wait, watch = (
+            asyncio.create_task(self._process.wait()),
+            asyncio.create_task(self._watch()),
+        )
         try:
-            ended, _ = await asyncio.wait({wait, watch}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            ended, _ = await asyncio.wait(
+                {wait, watch}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
             if wait in ended:
                 code = wait.result() if wait.result() >= 0 else 128 - wait.result()
             else:
-                why = watch.result() if watch in ended else f"it took more than {seconds} seconds"
+                why = (
+                    watch.result()
+                    if watch in ended
+                    else f"it took more than {seconds} seconds"
+                )
         finally:
             watch.cancel()
             end = asyncio.ensure_future(self.end())
             try:
                 await asyncio.shield(end)
-            except asyncio.CancelledError:  # given up just now: what it may not leave behind is removed first
+            except (
+                asyncio.CancelledError
+            ):  # given up just now: what it may not leave behind is removed first
                 await asyncio.wait({end})
                 raise
             wait.cancel()
         took = time.monotonic() - self._since
-        if code == 1 and self._status is not None and b"exit-code" not in await self._status.read(4096):
+        if (
+            code == 1
+            and self._status is not None
+            and b"exit-code" not in await self._status.read(4096)
+        ):
             code, why = None, "the sandbox could not be set up"
         if self._planted:
             code, why = None, self._planted
@@ -259,7 +300,9 @@ class Running:
         loop.add_reader(pidfd, gone.set)
         try:
             await asyncio.wait_for(gone.wait(), _END_SECONDS)
-        except TimeoutError:  # a process that waits for a disk; it ends when the disk answers
+        except (
+            TimeoutError
+        ):  # a process that waits for a disk; it ends when the disk answers
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
         finally:
@@ -278,7 +321,9 @@ class Running:
     async def _watch(self) -> str:
         """The sentence once it takes too much. Limits of the system alone do not hold root."""
         while True:
-            if self._pidfd is not None and (why := self._excess(Path(f"/proc/{self._init}/root/proc"))):
+            if self._pidfd is not None and (
+                why := self._excess(Path(f"/proc/{self._init}/root/proc"))
+            ):
                 return why
             if self._protection is not None and (why := self._protection.planted()):
                 return why
@@ -286,7 +331,8 @@ class Running:
 
     def _excess(self, proc: Path) -> str:
         with contextlib.suppress(OSError):
-            if proc.stat().st_dev == Path("/proc").stat().st_dev:  # it is still on its way into the sandbox
+            # it is still on its way into the sandbox
+            if proc.stat().st_dev == Path("/proc").stat().st_dev:
                 return ""
         found: list[Path] = []
         with contextlib.suppress(OSError):  # it has just ended
@@ -320,7 +366,9 @@ class Sandbox:
         """Why there is no sandbox here, in a sentence. Empty where there is one. It is tried once in a process."""
         return _why_not(_bwrap())
 
-    async def start(self, command: str, folder: Path, *, network: bool = False) -> Running:
+    async def start(
+        self, command: str, folder: Path, *, network: bool = False
+    ) -> Running:
         """Begin this command line in the folder. Raises ToolFailed."""
         if why := self.why_not():
             raise ToolFailed(why)
@@ -342,11 +390,15 @@ class Sandbox:
         try:
             root = open_folder(folder, make=True)
         except OSError as error:
-            raise ToolFailed(f"The conversation's folder cannot be used: {error.strerror}.") from error
+            raise ToolFailed(
+                f"The conversation's folder cannot be used: {error.strerror}."
+            ) from error
         try:
             protection = Protection(folder)
             if not protection.is_folder(os.fstat(root)):
-                raise ToolFailed(f"Nothing was run: {folder} was exchanged for another folder.")
+                raise ToolFailed(
+                    f"Nothing was run: {folder} was exchanged for another folder."
+                )
         finally:
             os.close(root)
         return protection
@@ -368,10 +420,14 @@ class Sandbox:
                 hint="set tools.folder to another folder, and restart Tenax",
             )
         if any(folder.is_relative_to(each) for each in _CLOSED):
-            raise ToolFailed(f"No command is run in {folder}: it is a part of the system.")
+            raise ToolFailed(
+                f"No command is run in {folder}: it is a part of the system."
+            )
         return folder
 
-    async def _begin(self, command: str, protection: Protection, *, network: bool) -> Running:
+    async def _begin(
+        self, command: str, protection: Protection, *, network: bool
+    ) -> Running:
         limits = ["/bin/sh", "-c", _INSIDE, "sh", str(_memory_max() // 1024)]
         try:
             with _given() as given, contextlib.ExitStack() as undo:
@@ -380,7 +436,9 @@ class Sandbox:
                     status, transport = await _reader(read)
                     undo.callback(transport.close)
                     wrap = [str(_bwrap()), "--json-status-fd", str(write)]
-                    wrap += _arguments(given, protection.folder, self._hidden, network=network)
+                    wrap += _arguments(
+                        given, protection.folder, self._hidden, network=network
+                    )
                     process, output, shown = await _spawn(
                         [*wrap, *limits, *_shell(command)],
                         {**_PLAIN, "HOME": _HOME},
@@ -391,18 +449,27 @@ class Sandbox:
                 finally:
                     os.close(write)
         except OSError as error:
-            raise ToolFailed(f"The sandbox could not be started: {error.strerror}.") from error
+            raise ToolFailed(
+                f"The sandbox could not be started: {error.strerror}."
+            ) from error
         try:
             line = await asyncio.wait_for(status.readline(), _START_SECONDS)
             init = msgspec.json.decode(line)["child-pid"]
-            running = Running(process, output, [shown, transport], init, status, protection)
-        except (OSError, msgspec.DecodeError) as error:  # also that it took too long, or is gone
+            running = Running(
+                process, output, [shown, transport], init, status, protection
+            )
+        except (
+            OSError,
+            msgspec.DecodeError,
+        ) as error:  # also that it took too long, or is gone
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             said = (await output.read(500)).decode(errors="replace").strip()
             shown.close()
             transport.close()
-            raise ToolFailed(f"The sandbox could not be set up, so nothing was run. {said}") from error
+            raise ToolFailed(
+                f"The sandbox could not be set up, so nothing was run. {said}"
+            ) from error
         try:
             await running.protect()
         except BaseException:
@@ -422,14 +489,18 @@ def _holds(folder: Path, paths: Iterable[Path]) -> bool:
 
 def _own_program() -> frozenset[Path]:
     """Where the code of this process comes from: Python, its environment, our package, and all that may be imported."""
-    return _with_and_without_links(sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]), *sys.path)
+    return _with_and_without_links(
+        sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]), *sys.path
+    )
 
 
 @functools.cache
 def _with_and_without_links(*places: str) -> frozenset[Path]:
     """Return these paths, and where they lead: a link in a folder could be replaced."""
     paths = [Path(place) for place in places]
-    return frozenset([path.absolute() for path in paths] + [path.resolve() for path in paths])
+    return frozenset(
+        [path.absolute() for path in paths] + [path.resolve() for path in paths]
+    )
 
 
 def _is_imported(folder: Path) -> bool:
@@ -454,7 +525,11 @@ async def start_bare(command: str, folder: Path) -> Running:
     try:
         await aside(lambda _deserted: os.close(open_folder(folder, make=True)))
         process, output, shown = await _spawn(
-            ["/bin/sh", "-c", _BARE, "sh", *_shell(command)], env, real_folder(folder), (), own_group=True
+            ["/bin/sh", "-c", _BARE, "sh", *_shell(command)],
+            env,
+            real_folder(folder),
+            (),
+            own_group=True,
         )
     except OSError as error:
         raise ToolFailed(f"The command cannot be begun: {error.strerror}.") from error
@@ -480,16 +555,22 @@ def _why_not(bwrap: str | None) -> str:
                 env=_PLAIN, pass_fds=given, capture_output=True, timeout=_START_SECONDS, check=False,
             )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        if isinstance(error, OSError) and error.errno in FULL:  # raised, so that it is not remembered
+        # raised, so that it is not remembered
+        if isinstance(error, OSError) and error.errno in FULL:
             raise ConfigError(
-                f"It cannot be said now whether commands have a sandbox: {error.strerror}.", hint="Try again."
+                f"It cannot be said now whether commands have a sandbox: {error.strerror}.",
+                hint="Try again.",
             ) from error
-        return f"There is no sandbox: bubblewrap cannot be run ({type(error).__name__})."
+        return (
+            f"There is no sandbox: bubblewrap cannot be run ({type(error).__name__})."
+        )
     said = tried.stderr.decode(errors="replace").strip()[:300]
     if tried.returncode == 0:
         return ""
     if "namespace" in said or "uid map" in said:
-        return f"There is no sandbox: this system forbids user namespaces. It said: {said}"
+        return (
+            f"There is no sandbox: this system forbids user namespaces. It said: {said}"
+        )
     return f"There is no sandbox: bubblewrap does not work here. It said: {said}"
 
 
@@ -501,7 +582,12 @@ def _go(process: asyncio.subprocess.Process, *, keep_open: bool = False) -> None
 
 
 async def _spawn(
-    command: list[str], env: dict[str, str], folder: Path, fds: tuple[int, ...], *, own_group: bool = False
+    command: list[str],
+    env: dict[str, str],
+    folder: Path,
+    fds: tuple[int, ...],
+    *,
+    own_group: bool = False,
 ) -> tuple[asyncio.subprocess.Process, asyncio.StreamReader, asyncio.ReadTransport]:
     """Start it from the loop's own thread: what dies with its parent dies with that thread."""
     read, write = os.pipe()
@@ -529,7 +615,9 @@ def _keep_to_ourselves() -> None:
                     os.set_inheritable(int(name), False)
 
 
-async def _reader(descriptor: int) -> tuple[asyncio.StreamReader, asyncio.ReadTransport]:
+async def _reader(
+    descriptor: int,
+) -> tuple[asyncio.StreamReader, asyncio.ReadTransport]:
     reader = asyncio.StreamReader(limit=1 << 20)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", 0)
@@ -578,9 +666,27 @@ def _arguments(
     for name in _UNREAD:
         if Path("/proc", name).exists():
             wrap += ["--ro-bind", "/dev/null", f"/proc/{name}"]
-    wrap += ["--remount-ro", "/proc", "--dev", "/dev", "--size", str(FILE_BYTES_MAX), "--tmpfs", "/dev/shm"]  # noqa: S108  (its own)
+    wrap += [
+        "--remount-ro",
+        "/proc",
+        "--dev",
+        "/dev",
+        "--size",
+        str(FILE_BYTES_MAX),
+        "--tmpfs",
+        "/dev/shm",  # noqa: S108
+    ]
     wrap += _devices()
-    wrap += ["--remount-ro", "/dev", "--size", str(FILE_BYTES_MAX), "--tmpfs", "/tmp", "--dir", _HOME]  # noqa: S108  (its own)
+    wrap += [
+        "--remount-ro",
+        "/dev",
+        "--size",
+        str(FILE_BYTES_MAX),
+        "--tmpfs",
+        "/tmp",  # noqa: S108
+        "--dir",
+        _HOME,
+    ]
     if network:
         wrap += ["--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
     if folder is not None:
@@ -627,8 +733,19 @@ def _filter() -> bytes:
     """The filter of system calls, as the kernel reads it: (code, jump if true, jump if false, value)."""
     arch, column = _ARCHES[platform.machine()]
     load, equal, above, bits, leave = 0x20, 0x15, 0x35, 0x45, 0x06
-    allow, refuse, missing = (leave, 0, 0, 0x7FFF0000), (leave, 0, 0, 0x00050001), (leave, 0, 0, 0x00050026)
-    steps = [(load, 0, 0, 4), (equal, 1, 0, arch), refuse, (load, 0, 0, 0), (above, 0, 1, 0x40000000), refuse]
+    allow, refuse, missing = (
+        (leave, 0, 0, 0x7FFF0000),
+        (leave, 0, 0, 0x00050001),
+        (leave, 0, 0, 0x00050026),
+    )
+    steps = [
+        (load, 0, 0, 4),
+        (equal, 1, 0, arch),
+        refuse,
+        (load, 0, 0, 0),
+        (above, 0, 1, 0x40000000),
+        refuse,
+    ]
     for number in (*(each[column] for each in _REFUSED), *_NEWER):
         steps += [(equal, 0, 1, number), refuse]
     for number in _MISSING:
@@ -639,6 +756,8 @@ def _filter() -> bytes:
             steps += [(load, 0, 0, 16 + 8 * argument), (bits, 0, 2 * left - 1, mask)]
         steps += [refuse, allow]
     steps += [(equal, 0, len(_FAMILIES) + 3, _SOCKET[column]), (load, 0, 0, 16)]
-    steps += [(equal, len(_FAMILIES) - at, 0, family) for at, family in enumerate(_FAMILIES)]
+    steps += [
+        (equal, len(_FAMILIES) - at, 0, family) for at, family in enumerate(_FAMILIES)
+    ]
     steps += [refuse, allow, allow]
     return b"".join(struct.pack("<HBBI", *step) for step in steps)

@@ -21,7 +21,14 @@ class Plans(Protocol):
     """What keeps schedules (`tenax.schedules.Scheduler`)."""
 
     async def add(
-        self, words: str, when: str, *, conversation: str, zone: str, message: int, key: str
+        self,
+        words: str,
+        when: str,
+        *,
+        conversation: str,
+        zone: str,
+        message: int,
+        key: str,
     ) -> Schedule: ...
     async def all(self, conversation: str) -> list[Plan]: ...
     async def remove(self, id: str, *, conversation: str) -> None: ...  # noqa: A002  (the field's name)
@@ -29,14 +36,25 @@ class Plans(Protocol):
 
 class UseSchedulesArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     action: Literal["create", "list", "remove"]
-    when: Annotated[str, Meta(description=f"create: when, in words. Such as: {'; '.join(EXAMPLES)}.")] = ""
+    when: Annotated[
+        str,
+        Meta(description=f"create: when, in words. Such as: {'; '.join(EXAMPLES)}."),
+    ] = ""
     words: Annotated[
-        str, Meta(description="create: what you will be asked to do then, complete in itself.")
+        str,
+        Meta(
+            description="create: what you will be asked to do then, complete in itself."
+        ),
     ] = ""
     zone: Annotated[
-        str, Meta(description="create: an IANA time zone, if the person named another than theirs.")
+        str,
+        Meta(
+            description="create: an IANA time zone, if the person named another than theirs."
+        ),
     ] = ""
-    schedule: Annotated[str, Meta(description="remove: the id of the schedule, as list gives it.")] = ""
+    schedule: Annotated[
+        str, Meta(description="remove: the id of the schedule, as list gives it.")
+    ] = ""
 
 
 class UseSchedules(Tool[UseSchedulesArgs]):
@@ -78,9 +96,18 @@ class UseSchedules(Tool[UseSchedulesArgs]):
             await self._plans.remove(args.schedule, conversation=here)
             return f"Removed: {args.schedule}"
         made = await self._plans.add(
-            args.words, args.when, conversation=here, zone=args.zone, message=call.message, key=call.key
+            args.words,
+            args.when,
+            conversation=here,
+            zone=args.zone,
+            message=call.message,
+            key=call.key,
         )
-        return f"Made: {_told(made)}" if made.due is not None else f"Made, and over already: {made.id}"
+        return (
+            f"Made: {_told(made)}"
+            if made.due is not None
+            else f"Made, and over already: {made.id}"
+        )
 
 
 def _told(each: Schedule) -> str:
@@ -90,6 +117,8 @@ def _told(each: Schedule) -> str:
 
 def _line(each: Plan) -> str:
     try:
-        return f"{_told(each.schedule)}{f' It waits: {each.waits}' if each.waits else ''}"
+        return (
+            f"{_told(each.schedule)}{f' It waits: {each.waits}' if each.waits else ''}"
+        )
     except InvalidInput:  # its zone is not known here
         return f"{each.schedule.id}, {each.schedule.when}: {each.schedule.words} It waits: {each.waits}"

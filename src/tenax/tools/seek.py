@@ -24,7 +24,17 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple, NoReturn
 
-__all__ = ["DEPTH_MAX", "FILE", "FULL", "REFUSED", "Abandoned", "Enough", "Walk", "read", "with_ignores"]
+__all__ = [
+    "DEPTH_MAX",
+    "FILE",
+    "FULL",
+    "REFUSED",
+    "Abandoned",
+    "Enough",
+    "Walk",
+    "read",
+    "with_ignores",
+]
 
 ENTRIES_MAX: Final = 50_000
 """Files and folders that are looked at."""
@@ -43,13 +53,16 @@ _BEFORE_CHARS = 100
 DEPTH_MAX: Final = 100
 _MEMORY_MAX = 512 * 1024 * 1024
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_WAY = _FOLDER | getattr(os, "O_PATH", 0)  # a folder on the way may be one that we may enter and not list
+# a folder on the way may be one that we may enter and not list
+_WAY = _FOLDER | getattr(os, "O_PATH", 0)
 FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """It is this process that can open no more: of what it would have opened nothing is known."""
 
-_TOKEN = re.compile(r"(\*+)|(\?)|\[([!^]?)(\]?(?:\[:[a-z]+:\]|\\.|[^]\\])*)\]|\\(.)|([^\\[])", re.DOTALL)
+_TOKEN = re.compile(
+    r"(\*+)|(\?)|\[([!^]?)(\]?(?:\[:[a-z]+:\]|\\.|[^]\\])*)\]|\\(.)|([^\\[])", re.DOTALL
+)
 _ITEM = re.compile(r"\[:([a-z]+):\]|(\\.|[^\\])-(\\.|[^\\])|(\\.|[^\\])", re.DOTALL)
 _CLASSES = {
     "alnum": "a-zA-Z0-9",
@@ -105,7 +118,9 @@ def glob_to_regex(glob: str) -> str:
     if len(runs) == 1:
         return runs[0]
     between = "".join(f"(?>(?:[^/]+/)*?{run})" for run in runs[1:-1])
-    return runs[0] + between + (f"(?:[^/]+/)*?{runs[-1]}" if runs[-1] else "(?:[^/]+/)+")
+    return (
+        runs[0] + between + (f"(?:[^/]+/)*?{runs[-1]}" if runs[-1] else "(?:[^/]+/)+")
+    )
 
 
 def _name_to_regex(glob: str) -> str:
@@ -126,7 +141,11 @@ def _name_to_regex(glob: str) -> str:
             pieces[-1] += re.escape(escaped or plain)
     if len(pieces) == 1:
         return pieces[0]
-    return pieces[0] + "".join(f"(?>[^/]*?{each})" for each in pieces[1:-1]) + f"[^/]*{pieces[-1]}"
+    return (
+        pieces[0]
+        + "".join(f"(?>[^/]*?{each})" for each in pieces[1:-1])
+        + f"[^/]*{pieces[-1]}"
+    )
 
 
 def _set_to_regex(inside: str, *, no: bool) -> str:
@@ -152,20 +171,30 @@ def ignores(text: str, at: int = 0) -> Ignores | None:
             line += " "
         no = line.startswith("!")
         body = line[no:].removesuffix("/")
-        if not body.strip("/") or line.startswith("#") or len(line) > _IGNORE_LINE_CHARS_MAX:
+        if (
+            not body.strip("/")
+            or line.startswith("#")
+            or len(line) > _IGNORE_LINE_CHARS_MAX
+        ):
             continue
         known = found.pop(line, None)
         if known is None and len(found) == IGNORE_LINES_MAX:
             break
         if known is None:
-            regex = glob_to_regex(body.removeprefix("/")) + ("\0" if line.endswith("/") else "\0?")
+            regex = glob_to_regex(body.removeprefix("/")) + (
+                "\0" if line.endswith("/") else "\0?"
+            )
             known = Line(re.compile(regex).fullmatch, "/" not in body, not no)
         found[line] = known
     return Ignores(at, list(reversed(found.values()))) if found else None
 
 
 def is_ignored(
-    path: str, files: list[Ignores], *, folder: bool, is_deserted: Callable[[], bool] = bool
+    path: str,
+    files: list[Ignores],
+    *,
+    folder: bool,
+    is_deserted: Callable[[], bool] = bool,
 ) -> bool:
     """Whether these files say so of this path; the one that lies deepest decides first. Raises Abandoned."""
     end = f"/{chr(0) * folder}"
@@ -184,7 +213,9 @@ def is_ignored(
 class Walk:
     """A way through a folder, which takes so many files and folders and no more."""
 
-    def __init__(self, entries_max: int = ENTRIES_MAX, is_deserted: Callable[[], bool] = bool) -> None:
+    def __init__(
+        self, entries_max: int = ENTRIES_MAX, is_deserted: Callable[[], bool] = bool
+    ) -> None:
         self._max = self._left = entries_max
         self._is_deserted = is_deserted
         self.unread = 0
@@ -203,7 +234,9 @@ class Walk:
             place = path + name
             if not (is_folder or is_file):
                 continue
-            if is_ignored(place, files, folder=is_folder, is_deserted=self._is_deserted):
+            if is_ignored(
+                place, files, folder=is_folder, is_deserted=self._is_deserted
+            ):
                 continue
             if is_file:
                 yield folder, name, place
@@ -214,7 +247,9 @@ class Walk:
                 inner = os.open(name, _FOLDER, dir_fd=folder)
                 try:
                     below = f"{place}/"
-                    yield from self.walk(inner, below, with_ignores(files, inner, below), depth - 1)
+                    yield from self.walk(
+                        inner, below, with_ignores(files, inner, below), depth - 1
+                    )
                 finally:
                     os.close(inner)
 
@@ -223,11 +258,16 @@ class Walk:
         with self._counted(), os.scandir(folder) as entries:
             for each in islice(entries, self._left + 1):
                 if each.name.casefold() != ".git":
-                    kinds = (each.is_dir(follow_symlinks=False), each.is_file(follow_symlinks=False))
+                    kinds = (
+                        each.is_dir(follow_symlinks=False),
+                        each.is_file(follow_symlinks=False),
+                    )
                     found.append((each.name, *kinds))
         self._left -= len(found)
         if self._left < 0:
-            raise Enough(f"Stopped after {self._max:,} files and folders: this is not all of it")
+            raise Enough(
+                f"Stopped after {self._max:,} files and folders: this is not all of it"
+            )
         return sorted(found)
 
     @contextlib.contextmanager
@@ -247,7 +287,10 @@ class Search(Walk):
     """One look through a folder. What it finds is said at once, whatever ends this process afterwards."""
 
     def __init__(
-        self, glob: re.Pattern[str], lines: re.Pattern[str] | None, denied: re.Pattern[str] | None = None
+        self,
+        glob: re.Pattern[str],
+        lines: re.Pattern[str] | None,
+        denied: re.Pattern[str] | None = None,
     ) -> None:
         super().__init__()
         self._glob = glob
@@ -259,14 +302,17 @@ class Search(Walk):
         """Look below this folder of the root, then say what was left out."""
         notes = []
         try:
-            with contextlib.suppress(FileNotFoundError):  # it may not have been made yet
+            # it may not have been made yet
+            with contextlib.suppress(FileNotFoundError):
                 self._below(open_folder(root), parts)
         except Enough as enough:
             notes.append(str(enough))
         if not self._found:
             say("Nothing was found.")
         if self._large:
-            notes.append(f"Larger than {BYTES_MAX:,} bytes and not searched: {self._large:,}")
+            notes.append(
+                f"Larger than {BYTES_MAX:,} bytes and not searched: {self._large:,}"
+            )
         if self.unread:
             notes.append(f"Could not be read: {self.unread:,}")
         for note in notes:
@@ -280,7 +326,9 @@ class Search(Walk):
             path += "/"
             files = with_ignores(files, folder, path)
         for parent, name, place in self.walk(folder, path, files, DEPTH_MAX):
-            if self._glob.fullmatch(f"{place[len(path) :]}/") and not self._is_denied(place):
+            if self._glob.fullmatch(f"{place[len(path) :]}/") and not self._is_denied(
+                place
+            ):
                 if self._lines is None:
                     self._say(shown(place))
                 else:
@@ -288,17 +336,25 @@ class Search(Walk):
 
     def _is_denied(self, path: str) -> bool:
         """Whether a rule forbids to read it. The rule is about the path as a person would be told it."""
-        told = "".join("\ufffd" if unicodedata.category(each) in _UNSEEN else each for each in path)
+        told = "".join(
+            "\ufffd" if unicodedata.category(each) in _UNSEEN else each for each in path
+        )
         return self._denied is not None and self._denied.fullmatch(told) is not None
 
-    def _search(self, lines: re.Pattern[str], parent: int, name: str, path: str) -> None:
+    def _search(
+        self, lines: re.Pattern[str], parent: int, name: str, path: str
+    ) -> None:
         data = b""
         with self._counted():
             data = read(name, parent)
         if len(data) > BYTES_MAX:
             self._large += 1
         elif data and b"\0" not in data:
-            text = data.decode("utf-8-sig", "replace").replace("\r\n", "\n").removesuffix("\n")
+            text = (
+                data.decode("utf-8-sig", "replace")
+                .replace("\r\n", "\n")
+                .removesuffix("\n")
+            )
             for number, line in enumerate(text.split("\n"), start=1):
                 if found := lines.search(line):
                     self._say(f"{shown(path)}:{number}: {_window(line, found.start())}")
@@ -333,7 +389,8 @@ def _window(line: str, at: int) -> str:
     part = line[first : first + _LINE_CHARS_MAX]
     part = f"{'[...]' * (first > 0)}{part}{'[...]' * (len(line) > first + len(part))}"
     return "".join(
-        "\ufffd" if each != "\t" and unicodedata.category(each) in _BREAKS else each for each in part
+        "\ufffd" if each != "\t" and unicodedata.category(each) in _BREAKS else each
+        for each in part
     )
 
 
@@ -355,7 +412,11 @@ def open_folder(path: str, *, make: bool = False) -> int:
     for part in filter(None, path.split("/")):
         parent = folder
         try:
-            folder = _open_or_make(part, parent) if make else os.open(part, _WAY, dir_fd=parent)
+            folder = (
+                _open_or_make(part, parent)
+                if make
+                else os.open(part, _WAY, dir_fd=parent)
+            )
         finally:
             os.close(parent)
     try:
@@ -369,7 +430,8 @@ def _open_or_make(part: str, parent: int) -> int:
         return os.open(part, _WAY, dir_fd=parent)
     except FileNotFoundError:
         with contextlib.suppress(FileExistsError):
-            os.mkdir(part, mode=0o700, dir_fd=parent)  # it may be the folder of one user among others
+            # it may be the folder of one user among others
+            os.mkdir(part, mode=0o700, dir_fd=parent)
         return os.open(part, _WAY, dir_fd=parent)
 
 
@@ -380,7 +442,9 @@ def _enter(part: str, parent: int, path: str) -> int:
         refuse(f"There is no folder {path}.")
     except OSError as error:
         with contextlib.suppress(OSError):
-            if stat.S_ISLNK(os.stat(part, dir_fd=parent, follow_symlinks=False).st_mode):
+            if stat.S_ISLNK(
+                os.stat(part, dir_fd=parent, follow_symlinks=False).st_mode
+            ):
                 refuse(f"{path} is a link, and links are not followed.")
         refuse(f"{path} cannot be looked into: {error.strerror}.")
 
@@ -407,7 +471,11 @@ def main() -> None:
     try:
         lines = None if asked["lines"] is None else re.compile(asked["lines"])
         glob = re.compile("|".join(glob_to_regex(each) for each in asked["globs"]))
-        denied = re.compile("|".join(map(fnmatch.translate, asked["denied"]))) if asked["denied"] else None
+        denied = (
+            re.compile("|".join(map(fnmatch.translate, asked["denied"])))
+            if asked["denied"]
+            else None
+        )
         Search(glob, lines, denied).run(asked["folder"], asked["parts"])
     except re.error as error:
         refuse(

@@ -71,12 +71,18 @@ _NO_INPUT = re.compile(
 
 
 class StartArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    command: Annotated[str, Meta(description="A command line, run in the conversation's folder.")]
-    network: Annotated[bool, Meta(description="It needs the network. A person is asked each time.")] = False
+    command: Annotated[
+        str, Meta(description="A command line, run in the conversation's folder.")
+    ]
+    network: Annotated[
+        bool, Meta(description="It needs the network. A person is asked each time.")
+    ] = False
 
 
 class ShellArgs(StartArgs, frozen=True, forbid_unknown_fields=True):
-    seconds: Annotated[int, Meta(ge=1, le=SECONDS_MAX, description="It is ended after this long.")] = 120
+    seconds: Annotated[
+        int, Meta(ge=1, le=SECONDS_MAX, description="It is ended after this long.")
+    ] = 120
 
 
 class ProcessArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,7 +103,11 @@ class _Output:
     """The beginning and the end of what a program writes. The rest is read and dropped."""
 
     def __init__(self, redact: Redact, head_bytes: int, tail_bytes: int) -> None:
-        self._redact, self._head_bytes, self._tail_bytes = redact, head_bytes, tail_bytes
+        self._redact, self._head_bytes, self._tail_bytes = (
+            redact,
+            head_bytes,
+            tail_bytes,
+        )
         self._head, self._tail, self._total, self._read = bytearray(), bytearray(), 0, 0
 
     async def take(self, stream: asyncio.StreamReader) -> None:
@@ -109,7 +119,8 @@ class _Output:
             if len(self._tail) > 2 * self._tail_bytes:
                 del self._tail[: -self._tail_bytes]
             if self._total > _FLOOD_BYTES:
-                await asyncio.sleep(0.002)  # an endless stream may not keep the loop from others
+                # an endless stream may not keep the loop from others
+                await asyncio.sleep(0.002)
 
     def text(self) -> str:
         """What is shown of it, both ends."""
@@ -154,14 +165,19 @@ class _Output:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         decoder.decode(data)
         escape = _UNFINISHED.search(data[-self._margin :])
-        held = (len(decoder.getstate()[0]), len(escape[0]) if escape else 0, self._redact.half(data))
+        held = (
+            len(decoder.getstate()[0]),
+            len(escape[0]) if escape else 0,
+            self._redact.half(data),
+        )
         return len(data) - max(held)
 
     def _clean(self, data: bytes) -> str:
         if _is_binary(data):
             return _not_shown(len(data))
         lines = _ESCAPES.sub("", data.decode(errors="replace")).split("\n")
-        last = (each.rstrip("\r").rpartition("\r")[2] for each in lines)  # the last state of a progress bar
+        # the last state of a progress bar
+        last = (each.rstrip("\r").rpartition("\r")[2] for each in lines)
         return self._redact(NO_TEXT.sub("", "\n".join(last)))
 
 
@@ -176,7 +192,9 @@ class _Runs(Tool[Any]):
         self._sandbox = sandbox
         self._bare = bool(sandbox.why_not())
         if self._bare:
-            self.description += f" {sandbox.why_not()} So a person is asked before every command."
+            self.description += (
+                f" {sandbox.why_not()} So a person is asked before every command."
+            )
 
     def always_asks(self, args: StartArgs) -> bool:
         """Whatever was allowed before: a person is asked for this one."""
@@ -184,9 +202,16 @@ class _Runs(Tool[Any]):
 
     def touches(self, args: StartArgs, call: Call) -> str:
         size = len(args.command.encode())
-        if not args.command.strip() or "\0" in args.command or size > _COMMAND_BYTES_MAX:
-            raise ToolFailed(f"A command is a text of 1 to {_COMMAND_BYTES_MAX:,} bytes, without NUL.")
-        if call.user != LOCAL_USER and self.always_asks(args):  # others answer their own questions
+        if (
+            not args.command.strip()
+            or "\0" in args.command
+            or size > _COMMAND_BYTES_MAX
+        ):
+            raise ToolFailed(
+                f"A command is a text of 1 to {_COMMAND_BYTES_MAX:,} bytes, without NUL."
+            )
+        # others answer their own questions
+        if call.user != LOCAL_USER and self.always_asks(args):
             raise ToolFailed(f"It was not run: {_OUTSIDE}.")
         if self._bare:
             return f"WITHOUT A SANDBOX: {args.command}"
@@ -195,7 +220,9 @@ class _Runs(Tool[Any]):
     async def _start(self, args: StartArgs, call: Call) -> Running:
         if self._bare:
             return await start_bare(args.command, call.folder)
-        return await self._sandbox.start(args.command, call.folder, network=args.network)
+        return await self._sandbox.start(
+            args.command, call.folder, network=args.network
+        )
 
 
 class Shell(_Runs):
@@ -226,7 +253,14 @@ class Shell(_Runs):
 class _Process:
     """One background process. `trace` is the file that tells its end where we cannot."""
 
-    def __init__(self, told: Finished, shown: str, running: Running, trace: BinaryIO, redact: Redact) -> None:
+    def __init__(
+        self,
+        told: Finished,
+        shown: str,
+        running: Running,
+        trace: BinaryIO,
+        redact: Redact,
+    ) -> None:
         self.told, self.shown, self.running, self.trace = told, shown, running, trace
         self.output = _Output(redact, 0, KEPT_BYTES)
         self.ending: Ending | None = None
@@ -258,9 +292,15 @@ class Background:
     def tools(self) -> list[Tool[Any]]:
         return [ShellStart(self), ShellRead(self), ShellStop(self)]
 
-    async def start(self, command: str, call: Call, begin: Callable[[], Awaitable[Running]]) -> str:
+    async def start(
+        self, command: str, call: Call, begin: Callable[[], Awaitable[Running]]
+    ) -> str:
         """Begin it, and keep it until it ends; its id. Raises ToolFailed."""
-        mine = [name for name, each in self._processes.items() if each.runs_for(call.conversation)]
+        mine = [
+            name
+            for name, each in self._processes.items()
+            if each.runs_for(call.conversation)
+        ]
         if len(mine) >= RUNNING_MAX:
             raise ToolFailed(
                 f"{RUNNING_MAX} background processes of this conversation are running: {', '.join(mine)}.",
@@ -273,15 +313,23 @@ class Background:
         try:
             trace = await aside(lambda _deserted: self._leave(told), self._forget)
         except OSError as error:
-            raise ToolFailed(f"It was not begun: the disk takes no note of it: {error.strerror}.") from error
+            raise ToolFailed(
+                f"It was not begun: the disk takes no note of it: {error.strerror}."
+            ) from error
         try:
             running = await begin()
         except BaseException:
             self._forget(trace)
             raise
-        process = self._processes[name] = _Process(told, shown, running, trace, self.redact)
-        process.task = asyncio.create_task(self._follow(process), name=f"background {name}")
-        ended = [known for known, each in self._processes.items() if each.ending is not None]
+        process = self._processes[name] = _Process(
+            told, shown, running, trace, self.redact
+        )
+        process.task = asyncio.create_task(
+            self._follow(process), name=f"background {name}"
+        )
+        ended = [
+            known for known, each in self._processes.items() if each.ending is not None
+        ]
         for each in ended[: max(len(ended) - _ENDED_MAX, 0)]:
             del self._processes[each]
         return name
@@ -290,7 +338,9 @@ class Background:
         """What it wrote since the last time, and whether it runs."""
         process = self._of(name, call)
         text = process.output.new(ended=process.ending is not None)
-        state = "[it is running]" if process.ending is None else _told(process.ending, text)
+        state = (
+            "[it is running]" if process.ending is None else _told(process.ending, text)
+        )
         return f"{text}\n{'[it was stopped]' if process.stopped else state}"
 
     async def stop(self, name: str, call: Call) -> str:
@@ -304,8 +354,14 @@ class Background:
 
     async def close(self, conversation: str | None = None) -> None:
         """End all of them: the next start tells it. Or those of a conversation that is deleted: nobody is told."""
-        gone = [each for each in self._processes.values() if conversation in {None, each.told.conversation}]
-        await self._end(gone, _CLOSE_SECONDS if conversation is not None else _LAST_SECONDS)
+        gone = [
+            each
+            for each in self._processes.values()
+            if conversation in {None, each.told.conversation}
+        ]
+        await self._end(
+            gone, _CLOSE_SECONDS if conversation is not None else _LAST_SECONDS
+        )
         for each in gone:
             self._processes.pop(each.told.id, None)
             if conversation is not None:
@@ -315,7 +371,8 @@ class Background:
     async def sweep(self) -> None:
         """Tell the end of processes whose owner is gone, or could not tell it."""
         for trace in await aside(lambda _deserted: list(self._ownerless())):
-            with trace, contextlib.suppress(msgspec.DecodeError):  # half of it, after a power loss
+            # half of it, after a power loss
+            with trace, contextlib.suppress(msgspec.DecodeError):
                 told = msgspec.json.decode(trace.read(), type=Finished)
                 if told.user == self._user and await self._is_told(told):
                     self._forget(trace)
@@ -329,7 +386,9 @@ class Background:
             )
         return process
 
-    async def _end(self, processes: list[_Process], seconds: float = _CLOSE_SECONDS) -> None:
+    async def _end(
+        self, processes: list[_Process], seconds: float = _CLOSE_SECONDS
+    ) -> None:
         for each in processes:
             each.stopped = each.stopped or each.ending is None
         await asyncio.gather(*(each.running.end() for each in processes))
@@ -356,7 +415,12 @@ class Background:
         try:
             await self._tell(told)
         except TenaxError as error:
-            log.warning("%s The end of %s is told later.", error, told.id, extra={"action": "untold"})
+            log.warning(
+                "%s The end of %s is told later.",
+                error,
+                told.id,
+                extra={"action": "untold"},
+            )
             return False
         return True
 
@@ -377,7 +441,8 @@ class Background:
                 trace = undo.enter_context(file.open("rb"))
                 with contextlib.suppress(BlockingIOError):
                     fcntl.flock(trace, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    if os.fstat(trace.fileno()).st_nlink:  # else its owner has just told it
+                    # else its owner has just told it
+                    if os.fstat(trace.fileno()).st_nlink:
                         undo.pop_all()
                         yield trace
 
@@ -401,7 +466,9 @@ class ShellStart(_Runs):
         self._background = background
 
     async def run(self, args: StartArgs, call: Call) -> str:
-        name = await self._background.start(args.command, call, partial(self._start, args, call))
+        name = await self._background.start(
+            args.command, call, partial(self._start, args, call)
+        )
         return f"It runs as {name}."
 
 
@@ -433,7 +500,9 @@ class ShellStop(ShellRead):
         return await self._background.stop(args.id, call)
 
 
-async def _followed(running: Running, output: _Output, seconds: float | None = None) -> Ending:
+async def _followed(
+    running: Running, output: _Output, seconds: float | None = None
+) -> Ending:
     """Take in what it writes until it ends."""
     taking = asyncio.create_task(output.take(running.output))
     try:
@@ -446,7 +515,9 @@ async def _followed(running: Running, output: _Output, seconds: float | None = N
 
 
 def _is_binary(data: bytes) -> bool:
-    return b"\0" in data or data.decode(errors="replace").count("\ufffd") > len(data) // 10
+    return (
+        b"\0" in data or data.decode(errors="replace").count("\ufffd") > len(data) // 10
+    )
 
 
 def _not_shown(size: int) -> str:

@@ -25,9 +25,26 @@ import msgspec
 from tenax.errors import ToolFailed
 from tenax.events import FileState
 from tenax.tools.paths import open_folder, parent_of, parts_of
-from tenax.tools.seek import DEPTH_MAX, FULL, Abandoned, Enough, Walk, read, with_ignores
+from tenax.tools.seek import (
+    DEPTH_MAX,
+    FULL,
+    Abandoned,
+    Enough,
+    Walk,
+    read,
+    with_ignores,
+)
 
-__all__ = ["BYTES_MAX", "KEPT_BYTES_MAX", "About", "Entry", "Manifest", "Snapshots", "Taken", "same"]
+__all__ = [
+    "BYTES_MAX",
+    "KEPT_BYTES_MAX",
+    "About",
+    "Entry",
+    "Manifest",
+    "Snapshots",
+    "Taken",
+    "same",
+]
 
 ENTRIES_MAX: Final = 20_000
 """Files and folders that are looked at."""
@@ -109,9 +126,17 @@ class Snapshots:
         self._folder = folder
         self._place = place / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
         real, own = folder.resolve(), [each.resolve() for each in hidden]
-        inside = [(each.relative_to(real), each.is_file()) for each in own if each.is_relative_to(real)]
+        inside = [
+            (each.relative_to(real), each.is_file())
+            for each in own
+            if each.is_relative_to(real)
+        ]
         # of a file also what SQLite puts beside it
-        names = [f"{each}{end}" for each, is_file in inside for end in ("/", "-")[: 1 + is_file]]
+        names = [
+            f"{each}{end}"
+            for each, is_file in inside
+            for end in ("/", "-")[: 1 + is_file]
+        ]
         self._hidden = tuple(each.removeprefix("./") for each in names)
 
     def take(self, about: About, deserted: threading.Event | None = None) -> Taken:
@@ -119,7 +144,9 @@ class Snapshots:
         with _locked(self._place), contextlib.ExitStack() as undo:
             before = self._look(about.also, deserted)
             file = self._place / f"call-{os.urandom(8).hex()}"
-            lock = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            lock = os.open(
+                file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+            )
             taken = Taken(about, before, file, lock)
             undo.callback(taken.drop)
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -145,13 +172,19 @@ class Snapshots:
         return kept
 
     def _claim(self, file: Path) -> Taken | None:
-        with contextlib.suppress(OSError), _locked(self._place), contextlib.ExitStack() as undo:
+        with (
+            contextlib.suppress(OSError),
+            _locked(self._place),
+            contextlib.ExitStack() as undo,
+        ):
             lock = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
             undo.callback(os.close, lock)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             try:
                 taken = Taken(*_decode_taken(file.read_bytes()), file, lock)
-            except msgspec.DecodeError:  # it was killed while it wrote this: its call was never begun
+            except (
+                msgspec.DecodeError
+            ):  # it was killed while it wrote this: its call was never begun
                 taken = None
             if taken is None or time.time_ns() - taken.before.at_ns > _FORGOTTEN_NS:
                 file.unlink()
@@ -168,12 +201,20 @@ class Snapshots:
         with _locked(self._place):
             now = self._look([*before, *taken.about.also], deserted)
         items = {path for path, _ in before.items() ^ now.files.items()}
-        pairs = [(path, before.get(path), now.files.get(path)) for path in sorted(items)]
+        pairs = [
+            (path, before.get(path), now.files.get(path)) for path in sorted(items)
+        ]
         found = [(path, was, to) for path, was, to in pairs if not same(was, to)]
-        if taken.before.missed or any(path.endswith(".gitignore") for path, _, _ in found):
+        if taken.before.missed or any(
+            path.endswith(".gitignore") for path, _, _ in found
+        ):
             # what was not looked at before may only seem to be new
             since = taken.before.at_ns - _TICK_NS
-            found = [each for each in found if each[1] or not each[2] or abs(each[2].ctime_ns) > since]
+            found = [
+                each
+                for each in found
+                if each[1] or not each[2] or abs(each[2].ctime_ns) > since
+            ]
         return now, found
 
     def content(self, manifest: Manifest, entry: Entry) -> bytes | None:
@@ -193,7 +234,9 @@ class Snapshots:
 
         The same text may be kept of other folders: of one that tools worked in before, or that users shared.
         """
-        others = {lock.parent for lock in self._place.parent.glob("*/lock")} - {self._place}
+        others = {lock.parent for lock in self._place.parent.glob("*/lock")} - {
+            self._place
+        }
         for place in (self._place, *sorted(others)):
             with _locked(place):
                 (place / "manifest").unlink(missing_ok=True)
@@ -203,7 +246,14 @@ class Snapshots:
         old = _last(self._place)
         now = Manifest(old.pack, time.time_ns(), {}, "")
         with _private(self._place / old.pack, "ab") as pack:
-            look = _Look(self._folder, old, now, pack, self._hidden, deserted or threading.Event())
+            look = _Look(
+                self._folder,
+                old,
+                now,
+                pack,
+                self._hidden,
+                deserted or threading.Event(),
+            )
             try:
                 look.walk()
             except Enough:
@@ -242,7 +292,12 @@ def _last(place: Path) -> Manifest:
 
 def _private(file: Path, mode: Literal["wb", "ab"]) -> IO[bytes]:
     """Open a file of ours for writing. Nobody else may read it, nor one that was made with another mode before."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if mode == "wb" else os.O_APPEND)
+    flags = (
+        os.O_WRONLY
+        | os.O_CREAT
+        | os.O_CLOEXEC
+        | (os.O_TRUNC if mode == "wb" else os.O_APPEND)
+    )
     descriptor = os.open(file, flags, 0o600)
     os.fchmod(descriptor, 0o600)
     return open(descriptor, mode)  # noqa: PTH123  (a descriptor)
@@ -272,7 +327,9 @@ class _Look:
             return
         try:
             walk = Walk(ENTRIES_MAX, self._deserted.is_set)
-            for parent, name, path in walk.walk(root, "", with_ignores([], root, ""), DEPTH_MAX):
+            for parent, name, path in walk.walk(
+                root, "", with_ignores([], root, ""), DEPTH_MAX
+            ):
                 self._take(parent, name, path)
         finally:
             os.close(root)
@@ -295,7 +352,13 @@ class _Look:
             found = os.stat(name, dir_fd=parent, follow_symlinks=False)
         except OSError:  # it went away meanwhile
             return
-        looks = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_mode)
+        looks = (
+            found.st_size,
+            found.st_mtime_ns,
+            found.st_ctime_ns,
+            found.st_ino,
+            found.st_mode,
+        )
         entry = self._old.get(path)
         if entry is None or entry[:5] != looks:
             if not stat.S_ISREG(found.st_mode) or not _is_text(path):
@@ -306,7 +369,11 @@ class _Look:
         self._now.files[path] = entry
 
     def _read(
-        self, looks: tuple[int, int, int, int, int], parent: int, name: str, old: Entry | None
+        self,
+        looks: tuple[int, int, int, int, int],
+        parent: int,
+        name: str,
+        old: Entry | None,
     ) -> Entry:
         size, mtime, ctime, inode, mode = looks
         data = None
@@ -320,7 +387,15 @@ class _Look:
             at = old.at
         else:
             self._pack.write(data)
-        return Entry(len(data), mtime, -ctime if ctime > self._racy else ctime, inode, mode, digest, at)
+        return Entry(
+            len(data),
+            mtime,
+            -ctime if ctime > self._racy else ctime,
+            inode,
+            mode,
+            digest,
+            at,
+        )
 
 
 @contextlib.contextmanager

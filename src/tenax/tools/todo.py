@@ -32,7 +32,8 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class TodoArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     entries: Annotated[
-        list[Entry], Meta(max_length=50, description="All of them, in order; none clears the list.")
+        list[Entry],
+        Meta(max_length=50, description="All of them, in order; none clears the list."),
     ]
 
 
@@ -64,6 +65,9 @@ def with_list(summary: str, earlier: str, covered: Iterable[Part]) -> str:
                 entries = msgspec.json.decode(part.arguments, type=TodoArgs).entries
             except msgspec.DecodeError:
                 continue  # it was refused
-            lines = [f"- [{_SIGNS[each.state]}] {' '.join(each.text.split())}" for each in entries]
+            lines = [
+                f"- [{_SIGNS[each.state]}] {' '.join(each.text.split())}"
+                for each in entries
+            ]
             found = "\n".join([_TITLE, *lines]) if lines else ""
     return f"{_KEPT.sub('', summary).strip()}\n\n{found}".strip()

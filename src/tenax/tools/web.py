@@ -55,11 +55,15 @@ _RESULTS_MAX = 10
 _RESULT_CHARS_MAX = 500
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"})
-_NAME = re.compile(r"(?=.{1,253}$)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)+[a-z][a-z0-9-]{0,61}[a-z0-9]")
+_NAME = re.compile(
+    r"(?=.{1,253}$)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)+[a-z][a-z0-9-]{0,61}[a-z0-9]"
+)
 _NUMBERS = re.compile(r"(?:(?:0x[0-9a-f]*|\d+)(?:\.|$)){1,4}", re.ASCII)
 _KIND = re.compile(r"[-\w.+]{1,60}/[-\w.+]{1,60}", re.ASCII)
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
-_TEXT = re.compile(r"text/.*|application/(.*\+)?(json|xml)|application/(javascript|x-ndjson|yaml|toml)")
+_TEXT = re.compile(
+    r"text/.*|application/(.*\+)?(json|xml)|application/(javascript|x-ndjson|yaml|toml)"
+)
 
 # What IANA's registries of special addresses do not hold to be reachable from everywhere, and 168.63.129.16, at which
 # Azure answers its own machines. The metadata services of the others are at private or link-local addresses.
@@ -83,7 +87,9 @@ def is_public(address: str) -> bool:
     except ValueError:
         return False
     if isinstance(ip, ipaddress.IPv6Address):
-        inner = ip.ipv4_mapped or (ipaddress.IPv4Address(ip.packed[-4:]) if ip in _NAT64 else None)
+        inner = ip.ipv4_mapped or (
+            ipaddress.IPv4Address(ip.packed[-4:]) if ip in _NAT64 else None
+        )
         if ip.scope_id or (inner is None and ip not in _UNICAST):
             return False
         ip = inner or ip
@@ -92,7 +98,9 @@ def is_public(address: str) -> bool:
 
 async def look_up(name: str) -> list[str]:
     """The addresses of a name, as this machine knows them."""
-    found = await aside(lambda _deserted: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
+    found = await aside(
+        lambda _deserted: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    )
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
@@ -103,7 +111,9 @@ def _dial() -> httpx.AsyncBaseTransport:
 def _client(accept: str, **how: Any) -> httpx.AsyncClient:  # noqa: ANN401  (what httpx takes)
     headers = {"accept": accept, "accept-encoding": "gzip", "user-agent": "tenax"}
     return httpx.AsyncClient(
-        headers=headers, timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS_MAX), **how
+        headers=headers,
+        timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS_MAX),
+        **how,
     )
 
 
@@ -149,12 +159,16 @@ class Guarded(httpx.AsyncBaseTransport):
                     f"There is no server of the name {host}, or it cannot be looked up now."
                 ) from error
         if not all(map(is_public, addresses)):
-            raise ToolFailed(f"{host} leads to this machine or its network, and that is not fetched.")
+            raise ToolFailed(
+                f"{host} leads to this machine or its network, and that is not fetched."
+            )
         return addresses
 
 
 class FetchPageArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    url: Annotated[str, Meta(description="The whole address, with http:// or https://.")]
+    url: Annotated[
+        str, Meta(description="The whole address, with http:// or https://.")
+    ]
 
 
 class FetchPage(Tool[FetchPageArgs]):
@@ -176,7 +190,9 @@ class FetchPage(Tool[FetchPageArgs]):
     open_words = "any page"
 
     def __init__(
-        self, resolve: Resolver = look_up, dial: Callable[[], httpx.AsyncBaseTransport] = _dial
+        self,
+        resolve: Resolver = look_up,
+        dial: Callable[[], httpx.AsyncBaseTransport] = _dial,
     ) -> None:
         self._resolve = resolve
         self._dial = dial
@@ -198,7 +214,9 @@ class FetchPage(Tool[FetchPageArgs]):
         except (httpx.HTTPError, ssl.SSLError) as error:
             raise ToolFailed(f"{_place(url)} cannot be read: {_why(error)}.") from error
         except UnicodeError as error:
-            raise ToolFailed(f"{_place(url)} sends its visitors on to what is no address.") from error
+            raise ToolFailed(
+                f"{_place(url)} sends its visitors on to what is no address."
+            ) from error
 
     async def _follow(self, client: httpx.AsyncClient, url: httpx.URL) -> str:
         """The page, after redirects that stay in the place that the person was told."""
@@ -210,7 +228,9 @@ class FetchPage(Tool[FetchPageArgs]):
             if _place(onward) != _place(url):
                 return f"{_place(url)} sends its visitors on to {onward}\nThat is another place, so it was not followed."
             url = onward
-        raise ToolFailed(f"{_place(url)} sends its visitors on more than {REDIRECTS_MAX} times.")
+        raise ToolFailed(
+            f"{_place(url)} sends its visitors on more than {REDIRECTS_MAX} times."
+        )
 
 
 def _address(text: str, base: httpx.URL | None = None) -> httpx.URL:
@@ -221,16 +241,22 @@ def _address(text: str, base: httpx.URL | None = None) -> httpx.URL:
             f"An address may have {_ADDRESS_CHARS_MAX:,} characters; this one has {len(text):,}."
         )
     if any(unicodedata.category(each) in _UNSEEN for each in text):
-        raise ToolFailed("The address holds a space or a character that cannot be seen.")
+        raise ToolFailed(
+            "The address holds a space or a character that cannot be seen."
+        )
     try:
         url = httpx.URL(text) if base is None else base.join(text)
         host = url.raw_host.decode("ascii").removesuffix(".").lower()
     except (httpx.InvalidURL, UnicodeError) as error:
         raise ToolFailed("That is no address of a page.") from error
     if url.scheme not in {"http", "https"} or not host:
-        raise ToolFailed("Only addresses that begin with http:// or https:// and a host are fetched.")
+        raise ToolFailed(
+            "Only addresses that begin with http:// or https:// and a host are fetched."
+        )
     if url.userinfo:
-        raise ToolFailed("An address that holds a user's name or password is not fetched.")
+        raise ToolFailed(
+            "An address that holds a user's name or password is not fetched."
+        )
     if url.port is not None and not 0 < url.port < 1 << 16:
         raise ToolFailed(f"There is no port {url.port}.")
     return url.copy_with(host=_host(host))
@@ -246,7 +272,9 @@ def _host(host: str) -> str:
     if _is_literal(host):
         host = str(ipaddress.ip_address(host))
         if not is_public(host):
-            raise ToolFailed(f"{host} is an address of this machine or its network, and that is not fetched.")
+            raise ToolFailed(
+                f"{host} is an address of this machine or its network, and that is not fetched."
+            )
     elif not _NAME.fullmatch(host):
         raise ToolFailed("The host in the address is no name of the public internet.")
     return host
@@ -271,12 +299,18 @@ async def _page(response: httpx.Response) -> str:
     kind, charset = _kind(response.headers.get("content-type", ""))
     if kind and kind not in _HTML and not _TEXT.fullmatch(kind):
         shown = kind if _KIND.fullmatch(kind) else "something"
-        raise ToolFailed(f"{place} answers with {shown}, and only HTML, text and JSON are read.")
+        raise ToolFailed(
+            f"{place} answers with {shown}, and only HTML, text and JSON are read."
+        )
     data, whole = await _body(response)
-    return await aside(lambda _deserted: _told(data, kind, charset, response.url, whole))
+    return await aside(
+        lambda _deserted: _told(data, kind, charset, response.url, whole)
+    )
 
 
-def _told(data: bytes, kind: str, charset: str | None, url: httpx.URL, whole: bool) -> str:
+def _told(
+    data: bytes, kind: str, charset: str | None, url: httpx.URL, whole: bool
+) -> str:
     """What the model reads of an answer."""
     text = decoded(data, charset)
     if "\0" in text:
@@ -305,23 +339,33 @@ async def _body(response: httpx.Response) -> tuple[bytes, bool]:
     """What was sent, and whether that is all of it. What is packed is unpacked no further than the bound."""
     coding = response.headers.get("content-encoding", "identity").strip().lower()
     if coding not in {"", "identity", "gzip", "x-gzip"}:
-        raise ToolFailed(f"{_place(response.url)} packs its answer in a way that is not read here.")
-    unpack = zlib.decompressobj(zlib.MAX_WBITS | 16) if coding.endswith("gzip") else None
+        raise ToolFailed(
+            f"{_place(response.url)} packs its answer in a way that is not read here."
+        )
+    unpack = (
+        zlib.decompressobj(zlib.MAX_WBITS | 16) if coding.endswith("gzip") else None
+    )
     data = bytearray()
     try:
         async for chunk in response.aiter_raw():
-            data += unpack.decompress(chunk, BYTES_MAX + 1 - len(data)) if unpack else chunk
+            data += (
+                unpack.decompress(chunk, BYTES_MAX + 1 - len(data)) if unpack else chunk
+            )
             if max(len(data), response.num_bytes_downloaded) > BYTES_MAX:
                 return bytes(data[:BYTES_MAX]), False
     except zlib.error as error:
-        raise ToolFailed(f"{_place(response.url)} sent something that cannot be unpacked.") from error
+        raise ToolFailed(
+            f"{_place(response.url)} sent something that cannot be unpacked."
+        ) from error
     return bytes(data), True
 
 
 def _status(response: httpx.Response) -> str:
     """Its number, in our words: those of the server could be anything."""
     try:
-        return f"{response.status_code} ({http.HTTPStatus(response.status_code).phrase})"
+        return (
+            f"{response.status_code} ({http.HTTPStatus(response.status_code).phrase})"
+        )
     except ValueError:
         return str(response.status_code)
 
@@ -393,7 +437,12 @@ class _Found(_Results):
 
 class SearchWebArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     query: Annotated[
-        str, Meta(min_length=1, max_length=400, description="What to search for, in a few words.")
+        str,
+        Meta(
+            min_length=1,
+            max_length=400,
+            description="What to search for, in a few words.",
+        ),
     ]
 
 
@@ -404,9 +453,7 @@ class SearchWeb(Tool[SearchWebArgs]):
     """
 
     name = "web_search"
-    description = (
-        "Search the web. Gives titles, addresses and what stands there in short; read a page with web_fetch."
-    )
+    description = "Search the web. Gives titles, addresses and what stands there in short; read a page with web_fetch."
     effect = "pure"
     args = SearchWebArgs
     seconds = 20.0
@@ -422,15 +469,24 @@ class SearchWeb(Tool[SearchWebArgs]):
         beyond = not is_loopback(self._backend.url)
         client = _client("application/json", verify=trusted(), trust_env=beyond)
         try:
-            async with client, client.stream(**self._backend.request(args.query)) as response:
+            async with (
+                client,
+                client.stream(**self._backend.request(args.query)) as response,
+            ):
                 self._refuse(response)
                 data, _ = await _body(response)
             return await aside(lambda _deserted: _listed(data))
         except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError) as error:
-            why = "that is no address" if isinstance(error, httpx.InvalidURL) else _why(error)
+            why = (
+                "that is no address"
+                if isinstance(error, httpx.InvalidURL)
+                else _why(error)
+            )
             raise ToolFailed(f"{self._where} cannot be asked: {why}.") from error
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise ToolFailed(f"{self._where} answers with something that is no list of results.") from error
+            raise ToolFailed(
+                f"{self._where} answers with something that is no list of results."
+            ) from error
 
     @functools.cached_property
     def _where(self) -> str:
@@ -451,17 +507,26 @@ class SearchWeb(Tool[SearchWebArgs]):
             )
         if status in {401, 403, 422} and not isinstance(self._backend, Searxng):
             raise ToolFailed(
-                f"{self._where} does not take the key.", hint="check the key in the configuration"
+                f"{self._where} does not take the key.",
+                hint="check the key in the configuration",
             )
         if status in {402, 429, 432, 433}:
-            raise ToolFailed(f"{self._where} allows no more searches for now.", hint="try again later")
+            raise ToolFailed(
+                f"{self._where} allows no more searches for now.",
+                hint="try again later",
+            )
         raise ToolFailed(f"{self._where} answers {_status(response)}.")
 
 
 def _listed(data: bytes) -> str:
     found = msgspec.json.decode(data, type=_Found)
     shown = [
-        "\n".join(filter(None, [_line(each.title), each.url, _line(each.content or each.description)]))
+        "\n".join(
+            filter(
+                None,
+                [_line(each.title), each.url, _line(each.content or each.description)],
+            )
+        )
         for each in (found.web or found).results
         if re.fullmatch(r"https?://[!-~]{1,1000}", each.url or "")
     ]

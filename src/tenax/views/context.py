@@ -25,7 +25,15 @@ if TYPE_CHECKING:
 
     from tenax.journal.base import Recorded
 
-__all__ = ["CUT_NOTE", "NO_RESULT", "TRIMMED_CHARS", "Context", "Message", "Placed", "fenced"]
+__all__ = [
+    "CUT_NOTE",
+    "NO_RESULT",
+    "TRIMMED_CHARS",
+    "Context",
+    "Message",
+    "Placed",
+    "fenced",
+]
 
 CUT_NOTE = "\n\n[The answer was cut off here.]"
 NO_RESULT = "[There is no result of this call.]"
@@ -154,7 +162,11 @@ class Context:
     def end(self, inputs: Sequence[int]) -> list[Message]:
         """What the next request has after `items`: what `model.requested` will put there."""
         then = copy.copy(self)
-        then.items, then.waiting, then.erased_inputs = [], dict(self.waiting), set(self.erased_inputs)
+        then.items, then.waiting, then.erased_inputs = (
+            [],
+            dict(self.waiting),
+            set(self.erased_inputs),
+        )
         asked = events.ModelRequested(self.folded_to, "", "", 0.0, list(inputs))
         then._model_requested(self.folded_to + 1, None, asked)  # noqa: SLF001  (our own)
         return [each.message for each in then.items]
@@ -163,7 +175,12 @@ class Context:
     def unplaced(self) -> int:
         """Where the first event stands that has no place yet: an input that waits, text that was cut off. Or 0."""
         return min(
-            (*self.waiting, *(cut.seq for cut in self._cuts), *(seq for seq, _ in self._late)), default=0
+            (
+                *self.waiting,
+                *(cut.seq for cut in self._cuts),
+                *(seq for seq, _ in self._late),
+            ),
+            default=0,
         )
 
     def parted(self, covers_to: int) -> list[int]:
@@ -184,22 +201,35 @@ class Context:
 
     # -- placing ---------------------------------------------------------------------------------------------
 
-    def _put(self, place: int, seqs: tuple[int, ...], message: Message, *, person: bool = False) -> None:
+    def _put(
+        self,
+        place: int,
+        seqs: tuple[int, ...],
+        message: Message,
+        *,
+        person: bool = False,
+    ) -> None:
         self._nth += 1
         if self.items:
             place = max(place, self.items[-1].place)
         self.items.append(Placed(place, self._nth, seqs, message, person))
 
-    def _say(self, seq: int, run: str | None, event: events.Event, message: Message) -> None:
+    def _say(
+        self, seq: int, run: str | None, event: events.Event, message: Message
+    ) -> None:
         """Put a message that nothing takes, but never between a call and its result."""
         if self._step is not None:
             self._held.append((seq, run, event))
         else:
-            self._put(seq, (seq,), message, person=isinstance(event, events.MessageUser))
+            self._put(
+                seq, (seq,), message, person=isinstance(event, events.MessageUser)
+            )
 
     def _input(self, seq: int) -> Message:
         event = self.waiting.get(seq)
-        return Message("user", tuple(event.parts) if event is not None else (Text(ERASED),))
+        return Message(
+            "user", tuple(event.parts) if event is not None else (Text(ERASED),)
+        )
 
     def _close_step(self, seq: int) -> None:
         """Put the results of the open step, whether or not all of them are there, and then what was held meanwhile."""
@@ -217,16 +247,22 @@ class Context:
 
     # -- messages --------------------------------------------------------------------------------------------
 
-    def _message_user(self, seq: int, run: str | None, event: events.MessageUser) -> None:
+    def _message_user(
+        self, seq: int, run: str | None, event: events.MessageUser
+    ) -> None:
         if event.ask:
             self.waiting[seq] = event
         else:
             self._say(seq, run, event, Message("user", tuple(event.parts)))
 
-    def _message_system(self, seq: int, run: str | None, event: events.MessageSystem) -> None:
+    def _message_system(
+        self, seq: int, run: str | None, event: events.MessageSystem
+    ) -> None:
         self._say(seq, run, event, Message("system", tuple(event.parts)))
 
-    def _message_assistant(self, seq: int, run: str | None, event: events.MessageAssistant) -> None:
+    def _message_assistant(
+        self, seq: int, run: str | None, event: events.MessageAssistant
+    ) -> None:
         if run is None and self._step is not None and self._step.run is not None:
             self._held.append((seq, run, event))
             return
@@ -241,17 +277,23 @@ class Context:
         if calls:
             self._step = _Step(seq, run, calls, {})
 
-    def _message_tool(self, seq: int, run: str | None, event: events.MessageTool) -> None:
+    def _message_tool(
+        self, seq: int, run: str | None, event: events.MessageTool
+    ) -> None:
         """A result that was stored as a message, by a program of its own."""
         for part in event.parts:
             if isinstance(part, ToolResult):
-                if self._step is not None and any(call.id == part.call for call in self._step.calls):
+                if self._step is not None and any(
+                    call.id == part.call for call in self._step.calls
+                ):
                     self._result(seq, part.call, part.text)
                 else:
                     said = f"[{part.name or 'A tool'} answered:]\n{part.text}"
                     self._say(seq, run, event, Message("user", (Text(said),)))
 
-    def _tool_finished(self, seq: int, _run: str | None, event: events.ToolFinished) -> None:
+    def _tool_finished(
+        self, seq: int, _run: str | None, event: events.ToolFinished
+    ) -> None:
         if self._step is not None and self._step.seq == event.message:
             self._result(seq, event.call, event.text)
 
@@ -264,10 +306,15 @@ class Context:
 
     def _tool_late(self, seq: int, _run: str | None, event: events.ToolLate) -> None:
         self._late.append(
-            (seq, f"[A tool call that had been given up has answered after all:]\n{event.text}")
+            (
+                seq,
+                f"[A tool call that had been given up has answered after all:]\n{event.text}",
+            )
         )
 
-    def _message_partial(self, seq: int, run: str | None, event: events.MessagePartial) -> None:
+    def _message_partial(
+        self, seq: int, run: str | None, event: events.MessagePartial
+    ) -> None:
         self._cuts.append(_Cut(seq, run, text_of(event.parts), seq))
 
     def _run_late(self, seq: int, run: str | None, event: events.RunLate) -> None:
@@ -275,11 +322,15 @@ class Context:
         if run == self._cut_off[1]:
             known.append(self._cut_off[0])
         if event.what == "token" and known:
-            self._cuts.append(_Cut(seq, run, str(event.payload.get("text", "")), max(known)))
+            self._cuts.append(
+                _Cut(seq, run, str(event.payload.get("text", "")), max(known))
+            )
 
     # -- runs and requests -----------------------------------------------------------------------------------
 
-    def _run_started(self, seq: int, _run: str | None, event: events.RunStarted) -> None:
+    def _run_started(
+        self, seq: int, _run: str | None, event: events.RunStarted
+    ) -> None:
         if event.resumes is None:
             self._close_step(seq)
             texts: dict[str | None, tuple[int, str]] = {}
@@ -288,20 +339,29 @@ class Context:
                 texts[cut.run] = (at, text + cut.text)
             for at, text in texts.values():
                 if text:
-                    self._put(seq, (at,), Message("assistant", (Text(text + CUT_NOTE),)))
+                    self._put(
+                        seq, (at,), Message("assistant", (Text(text + CUT_NOTE),))
+                    )
         self._cuts, self._cut_off = [], (0, None)
         self._take(seq, event.inputs)
 
-    def _run_finished(self, seq: int, run: str | None, event: events.RunFinished) -> None:
+    def _run_finished(
+        self, seq: int, run: str | None, event: events.RunFinished
+    ) -> None:
         self._cut_off = (seq, run) if event.outcome == "interrupted" else (0, None)
 
-    def _memory_recalled(self, seq: int, _run: str | None, event: events.MemoryRecalled) -> None:
+    def _memory_recalled(
+        self, seq: int, _run: str | None, event: events.MemoryRecalled
+    ) -> None:
         if words := fence("\n".join(event.texts.values())):
             self._put(seq, (seq,), Message("user", (Text(words),)))
 
-    def _model_requested(self, seq: int, _run: str | None, event: events.ModelRequested) -> None:
+    def _model_requested(
+        self, seq: int, _run: str | None, event: events.ModelRequested
+    ) -> None:
         upto = event.folded_to
-        since = [each for each in self.items if each.place > upto]  # it came while the request was on its way
+        # it came while the request was on its way
+        since = [each for each in self.items if each.place > upto]
         del self.items[len(self.items) - len(since) :]
         if self._step is not None and self._step.seq <= upto:
             held = [each for each in self._held if each[0] > upto]
@@ -334,18 +394,26 @@ class Context:
 
     # -- epochs ----------------------------------------------------------------------------------------------
 
-    def _context_opened(self, seq: int, run: str | None, event: events.ContextOpened) -> None:
+    def _context_opened(
+        self, seq: int, run: str | None, event: events.ContextOpened
+    ) -> None:
         self.opened, self.opened_in, self.epoch, self.used = event, run, seq, 0
         if event.trimmed_to:
             self.items = [_trimmed(each, event.trimmed_to) for each in self.items]
 
-    def _context_kept(self, _seq: int, _run: str | None, _event: events.ContextKept) -> None:
+    def _context_kept(
+        self, _seq: int, _run: str | None, _event: events.ContextKept
+    ) -> None:
         self.kept = True
 
-    def _context_summarised(self, seq: int, _run: str | None, event: events.ContextSummarised) -> None:
+    def _context_summarised(
+        self, seq: int, _run: str | None, event: events.ContextSummarised
+    ) -> None:
         self._summaries[seq] = event
 
-    def _context_compacted(self, seq: int, _run: str | None, event: events.ContextCompacted) -> None:
+    def _context_compacted(
+        self, seq: int, _run: str | None, event: events.ContextCompacted
+    ) -> None:
         found = self._summaries.get(event.summary)
         summary = found if isinstance(found, events.ContextSummarised) else None
         kept = set(summary.kept) if summary is not None else set()
@@ -356,11 +424,28 @@ class Context:
             given = self._given.get(each)
             if isinstance(given, events.MessageUser):
                 self._nth += 1
-                stays.append(Placed(each, self._nth, (each,), Message("user", tuple(given.parts)), True))
+                stays.append(
+                    Placed(
+                        each,
+                        self._nth,
+                        (each,),
+                        Message("user", tuple(given.parts)),
+                        True,
+                    )
+                )
         words = text_of(summary.parts) if summary is not None else ERASED
         first = Placed(0, 0, (event.summary,), Message("user", (Text(fenced(words)),)))
-        self.items = [first, *sorted(stays), *(each for each in self.items if each.place > event.covers_to)]
-        self.covered_to, self.summary, self.epoch, self.opened = event.covers_to, summary, seq, None
+        self.items = [
+            first,
+            *sorted(stays),
+            *(each for each in self.items if each.place > event.covers_to),
+        ]
+        self.covered_to, self.summary, self.epoch, self.opened = (
+            event.covers_to,
+            summary,
+            seq,
+            None,
+        )
         self.used, self.kept = 0, False
         self._cuts = [each for each in self._cuts if each.since > event.covers_to]
         self._late = [each for each in self._late if each[0] > event.covers_to]
@@ -369,10 +454,14 @@ class Context:
 
     # -- edits -----------------------------------------------------------------------------------------------
 
-    def _conversation_rewound(self, seq: int, _run: str | None, event: events.ConversationRewound) -> None:
+    def _conversation_rewound(
+        self, seq: int, _run: str | None, event: events.ConversationRewound
+    ) -> None:
         self._kill(seq, event.to)
 
-    def _conversation_cleared(self, seq: int, _run: str | None, _event: events.ConversationCleared) -> None:
+    def _conversation_cleared(
+        self, seq: int, _run: str | None, _event: events.ConversationCleared
+    ) -> None:
         self._kill(seq, 0)
         self.opened = self.summary = None
         if seq == self._first:  # what it took away lies before the first event here
@@ -386,21 +475,29 @@ class Context:
                 stay.append(each)
                 continue
             gone.append(each)
-            if each.message.role == "results" and stay and stay[-1] is self.items[n - 1]:
+            if (
+                each.message.role == "results"
+                and stay
+                and stay[-1] is self.items[n - 1]
+            ):
                 stay.append(_without(each, after, stay[-1].last))
         waiting = {seq: event for seq, event in self.waiting.items() if seq > after}
         cuts = [cut for cut in self._cuts if cut.seq > after]
         late = [each for each in self._late if each[0] > after]
         self._killed[by] = _Gone(gone, waiting, cuts, late, self.covered_to)
         self.items = stay
-        self.waiting = {seq: event for seq, event in self.waiting.items() if seq <= after}
+        self.waiting = {
+            seq: event for seq, event in self.waiting.items() if seq <= after
+        }
         self._cuts = [cut for cut in self._cuts if cut.seq <= after]
         self._late = [each for each in self._late if each[0] <= after]
         if self._cut_off[0] > after:
             self._cut_off = (0, None)
         self._edited(by)
 
-    def _conversation_restored(self, seq: int, _run: str | None, event: events.ConversationRestored) -> bool:
+    def _conversation_restored(
+        self, seq: int, _run: str | None, event: events.ConversationRestored
+    ) -> bool:
         self._close_step(seq)
         self._edited(seq)
         gone = self._killed.pop(event.of, None)
@@ -417,15 +514,20 @@ class Context:
         ]
         self.waiting = dict(sorted({**self.waiting, **gone.waiting}.items()))
         self._cuts = sorted(
-            [*self._cuts, *(cut for cut in gone.cuts if cut.seq > after)], key=lambda cut: cut.seq
+            [*self._cuts, *(cut for cut in gone.cuts if cut.seq > after)],
+            key=lambda cut: cut.seq,
         )
-        self._late = sorted([*self._late, *(each for each in gone.late if each[0] > after)])
+        self._late = sorted(
+            [*self._late, *(each for each in gone.late if each[0] > after)]
+        )
         return True
 
     def _edited(self, seq: int) -> None:
         self.epoch, self.used, self.kept = seq, 0, False
 
-    def _content_erased(self, seq: int, _run: str | None, _event: events.ContentErased) -> bool:
+    def _content_erased(
+        self, seq: int, _run: str | None, _event: events.ContentErased
+    ) -> bool:
         """Erasure reaches everything derived, so it is folded anew from what is left in the store."""
         self.epoch = seq
         return False
@@ -454,7 +556,9 @@ def fenced(summary: str) -> str:
 
 def _answers(before: Sequence[Placed]) -> bool:
     """Whether results can stand after this."""
-    return bool(before) and any(isinstance(part, ToolCall) for part in before[0].message.parts)
+    return bool(before) and any(
+        isinstance(part, ToolCall) for part in before[0].message.parts
+    )
 
 
 def _without(placed: Placed, after: int, at: int) -> Placed:
@@ -475,7 +579,9 @@ def _trimmed(placed: Placed, upto: int) -> Placed:
     if placed.message.role != "results" or placed.last > upto:
         return placed
     parts = tuple(
-        msgspec.structs.replace(part, text=_short(part.text)) if isinstance(part, ToolResult) else part
+        msgspec.structs.replace(part, text=_short(part.text))
+        if isinstance(part, ToolResult)
+        else part
         for part in placed.message.parts
     )
     return msgspec.structs.replace(placed, message=Message("results", parts))
@@ -495,6 +601,10 @@ def _foreign_calls(extra: dict[str, Any]) -> list[ToolCall]:
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict) and isinstance(call.get("id"), str):
             found.append(
-                ToolCall(call["id"], str(function.get("name", "")), str(function.get("arguments", "{}")))
+                ToolCall(
+                    call["id"],
+                    str(function.get("name", "")),
+                    str(function.get("arguments", "{}")),
+                )
             )
     return found

@@ -50,10 +50,18 @@ _READ_MAX: Final = 10_000
 _TAKERS: Final = frozenset({RunStarted.kind, ModelRequested.kind})
 _CHANGED_LATER: Final = frozenset({"memory", "files"})
 """Kinds of rows that a person takes back with an event far below."""
-_EDITS: Final = frozenset({ConversationCleared.kind, ConversationRestored.kind, ConversationRewound.kind})
+_EDITS: Final = frozenset(
+    {ConversationCleared.kind, ConversationRestored.kind, ConversationRewound.kind}
+)
 _MOVED: Final = frozenset({FilesChanged.kind, RunLate.kind, RunSealed.kind})
 """What a run writes and what is shown at its end."""
-_OF_CALLS: Final = (ApprovalAsked, ApprovalAnswered, ToolStarted, ToolHanded, ToolFinished)
+_OF_CALLS: Final = (
+    ApprovalAsked,
+    ApprovalAnswered,
+    ToolStarted,
+    ToolHanded,
+    ToolFinished,
+)
 _SHORT: Final = 1000
 """The beginning of a conversation that is read whole."""
 
@@ -77,7 +85,11 @@ class Folded(msgspec.Struct):
 
     @property
     def rows(self) -> list[Row]:
-        return [row for row in self.shown.rows if first_key(self.first) <= row.key < self.before]
+        return [
+            row
+            for row in self.shown.rows
+            if first_key(self.first) <= row.key < self.before
+        ]
 
     def page(self, limit: int) -> Page:
         """The last rows of it."""
@@ -85,9 +97,15 @@ class Folded(msgspec.Struct):
         more = self.more or len(rows) > limit
         rows = rows[-limit:]
         waiting = (
-            [row for row in self.shown.rows if row.key[0] == WAITING] if self.before[0] == WAITING else []
+            [row for row in self.shown.rows if row.key[0] == WAITING]
+            if self.before[0] == WAITING
+            else []
         )
-        return Page(rows, waiting, (rows[0].key if rows else first_key(self.first)) if more else None)
+        return Page(
+            rows,
+            waiting,
+            (rows[0].key if rows else first_key(self.first)) if more else None,
+        )
 
 
 def first_key(seq: int) -> Key:
@@ -96,7 +114,12 @@ def first_key(seq: int) -> Key:
 
 
 def fold_page(
-    journal: Journal, conversation: str, before: Key | None, limit: int, *, upto: int | None = None
+    journal: Journal,
+    conversation: str,
+    before: Key | None,
+    limit: int,
+    *,
+    upto: int | None = None,
 ) -> Folded:
     """Fold the last rows before a key, or the last of all: at least as many as the limit, if there are.
 
@@ -133,7 +156,12 @@ class _Reader:
     """The events that say something about the rows between `first` and `end`, and the inputs that wait."""
 
     def __init__(
-        self, journal: Journal, conversation: str, head: Head, end: int, waiting: list[Recorded]
+        self,
+        journal: Journal,
+        conversation: str,
+        head: Head,
+        end: int,
+        waiting: list[Recorded],
     ) -> None:
         self._journal = journal
         self._conversation = conversation
@@ -146,7 +174,9 @@ class _Reader:
     def read_from(self, first: int) -> None:
         """Read the events above those that are read."""
         first = min(first, self.first)
-        self._between.update((each.seq, each) for each in self._events(first - 1, self.first - 1))
+        self._between.update(
+            (each.seq, each) for each in self._events(first - 1, self.first - 1)
+        )
         self.first = first
 
     def fold(self) -> Transcript:
@@ -164,12 +194,25 @@ class _Reader:
         if self.first <= _SHORT:
             return 1
         cleared = self._journal.fact(self._conversation, self._head.context_from - 1)
-        if cleared is not None and cleared.kind == ConversationCleared.kind and cleared.seq < self.first:
+        if (
+            cleared is not None
+            and cleared.kind == ConversationCleared.kind
+            and cleared.seq < self.first
+        ):
             return cleared.seq
         edits = self._journal.row_changes(self._conversation, upto=self._head.head)
-        restored = {each.event.of for each in edits if isinstance(each.event, ConversationRestored)}
-        clears = [each.seq for each in edits if isinstance(each.event, ConversationCleared)]
-        return max((seq for seq in clears if seq < self.first and seq not in restored), default=1)
+        restored = {
+            each.event.of
+            for each in edits
+            if isinstance(each.event, ConversationRestored)
+        }
+        clears = [
+            each.seq for each in edits if isinstance(each.event, ConversationCleared)
+        ]
+        return max(
+            (seq for seq in clears if seq < self.first and seq not in restored),
+            default=1,
+        )
 
     # -- above ---------------------------------------------------------------------------------------------------
 
@@ -184,8 +227,12 @@ class _Reader:
             if run not in started:
                 self._add_run(found, run)
         oldest = min(found, default=self.first)
-        if oldest < self.first and any(each.kind in _EDITS for each in self._between.values()):
-            above = self._journal.row_changes(self._conversation, after=oldest, upto=self.first - 1)
+        if oldest < self.first and any(
+            each.kind in _EDITS for each in self._between.values()
+        ):
+            above = self._journal.row_changes(
+                self._conversation, after=oldest, upto=self.first - 1
+            )
             found.update((each.seq, each) for each in above if each.kind in _EDITS)
 
     def _add_run(self, found: dict[int, Recorded], run: str) -> None:
@@ -207,16 +254,23 @@ class _Reader:
             event = found[first].event if first in found else None
             name = event.resumes if isinstance(event, RunStarted) else None
         if first < self.first:
-            above = self._journal.row_changes(self._conversation, after=first, upto=self.first - 1)
+            above = self._journal.row_changes(
+                self._conversation, after=first, upto=self.first - 1
+            )
             found.update((each.seq, each) for each in above if each.kind in _MOVED)
 
     # -- below ---------------------------------------------------------------------------------------------------
 
     def _apply_below(self, shown: Transcript) -> None:
         """What came later and changes rows of this page."""
-        end, ends = self._end, [each for each in self._between.values() if each.kind == RunFinished.kind]
+        end, ends = (
+            self._end,
+            [each for each in self._between.values() if each.kind == RunFinished.kind],
+        )
         while end < self._head.head and not shown.settled:
-            chunk = self._journal.read(self._conversation, after=end, upto=self._head.head, limit=_CHUNK)
+            chunk = self._journal.read(
+                self._conversation, after=end, upto=self._head.head, limit=_CHUNK
+            )
             if not chunk:
                 break
             for each in chunk:
@@ -228,7 +282,9 @@ class _Reader:
         self._add_takers(below)
         ends += below.values()
         if self._may_change(shown, ends):
-            changes = self._journal.row_changes(self._conversation, after=end, upto=self._head.head)
+            changes = self._journal.row_changes(
+                self._conversation, after=end, upto=self._head.head
+            )
             below.update((each.seq, each) for each in changes)
         _apply(shown, {seq: each for seq, each in below.items() if seq > end})
 
@@ -237,16 +293,24 @@ class _Reader:
         return (
             self._head.epoch > self._end
             or any(row.kind in _CHANGED_LATER for row in shown.rows)
-            or any(isinstance(each.event, RunFinished) and each.event.outcome != "completed" for each in ends)
+            or any(
+                isinstance(each.event, RunFinished)
+                and each.event.outcome != "completed"
+                for each in ends
+            )
             or self._journal.has_late_output(
-                self._conversation, self.first, max([self._end, *(each.seq for each in ends)])
+                self._conversation,
+                self.first,
+                max([self._end, *(each.seq for each in ends)]),
             )
         )
 
     def _add_takers(self, below: dict[int, Recorded]) -> None:
         """What took an input whose text is erased: it does not say itself whether it waited."""
         erased = {
-            each.seq for each in self._between.values() if each.kind == MessageUser.kind and each.erased
+            each.seq
+            for each in self._between.values()
+            if each.kind == MessageUser.kind and each.erased
         }
         for each in self._between.values() if erased else ():
             erased.difference_update(_inputs_of(each))
@@ -260,7 +324,11 @@ class _Reader:
                 return
 
     def _add_ends(
-        self, below: dict[int, Recorded], shown: Transcript, ends: list[Recorded], known: int
+        self,
+        below: dict[int, Recorded],
+        shown: Transcript,
+        ends: list[Recorded],
+        known: int,
     ) -> None:
         """The end of the run that is open here, and the runs that went on with one that was interrupted, and its calls."""
         ends, calls = list(ends), dict[str | None, set[str]]()
@@ -269,25 +337,42 @@ class _Reader:
             below.update((each.seq, each) for each in ends if each.run == shown.run)
         while ends:
             end = ends.pop()
-            if not isinstance(end.event, RunFinished) or end.event.outcome != "interrupted":
+            if (
+                not isinstance(end.event, RunFinished)
+                or end.event.outcome != "interrupted"
+            ):
                 continue
             following = self._journal.next_run(self._conversation, after=end.seq)
             event = following.event if following is not None else None
-            if following is not None and isinstance(event, RunStarted) and event.resumes == end.run:
+            if (
+                following is not None
+                and isinstance(event, RunStarted)
+                and event.resumes == end.run
+            ):
                 found = self._end_of(following.run or "")
                 below.update((each.seq, each) for each in (following, *found))
                 ends += found
                 left = calls.get(end.run, set()) | shown.left_open(end.run or "")
-                after, upto = max(known, following.seq), found[0].seq if found else self._head.head
+                after, upto = (
+                    max(known, following.seq),
+                    found[0].seq if found else self._head.head,
+                )
                 calls[following.run] = self._add_calls(below, left, after, upto)
 
-    def _add_calls(self, below: dict[int, Recorded], calls: set[str], after: int, upto: int) -> set[str]:
+    def _add_calls(
+        self, below: dict[int, Recorded], calls: set[str], after: int, upto: int
+    ) -> set[str]:
         """What became of these calls in the run that went on with them. It makes them first."""
         while calls and after < upto:
-            chunk = self._journal.read(self._conversation, after=after, upto=upto, limit=_CHUNK)
+            chunk = self._journal.read(
+                self._conversation, after=after, upto=upto, limit=_CHUNK
+            )
             for each in chunk:
                 event = each.event
-                if isinstance(event, _OF_CALLS) and (name := f"{event.message}:{event.call}") in calls:
+                if (
+                    isinstance(event, _OF_CALLS)
+                    and (name := f"{event.message}:{event.call}") in calls
+                ):
                     below[each.seq] = each
                     if isinstance(event, ToolFinished):
                         calls.discard(name)
@@ -315,7 +400,9 @@ class _Reader:
         return _events(self._journal, self._conversation, after, upto)
 
 
-def _events(journal: Journal, conversation: str, after: int, upto: int) -> Iterator[Recorded]:
+def _events(
+    journal: Journal, conversation: str, after: int, upto: int
+) -> Iterator[Recorded]:
     while after < upto:
         page = journal.read(conversation, after=after, upto=upto, limit=_READ_MAX)
         yield from page
@@ -324,7 +411,9 @@ def _events(journal: Journal, conversation: str, after: int, upto: int) -> Itera
         after = page[-1].seq
 
 
-def _taken_after(journal: Journal, conversation: str, seq: int, upto: int) -> Iterator[Recorded]:
+def _taken_after(
+    journal: Journal, conversation: str, seq: int, upto: int
+) -> Iterator[Recorded]:
     """The inputs from before a seq that were taken after it."""
     for each in _events(journal, conversation, seq, upto):
         for taken in _inputs_of(each):

@@ -29,7 +29,11 @@ _LONG_SECONDS = 90.0
 """Our own waits are shorter: a longer one is the provider's wish."""
 _UNDER_WAY = frozenset({"waiting", "asks", "approved", "running"})
 _OPEN = frozenset({"waiting", "asks", "approved", "running", "streaming", "retrying"})
-_ROLES = {"message.user": "user", "message.assistant": "assistant", "message.system": "system"}
+_ROLES = {
+    "message.user": "user",
+    "message.assistant": "assistant",
+    "message.system": "system",
+}
 
 
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,7 +46,17 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: str
     key: Key
-    kind: Literal["user", "assistant", "system", "tool", "marker", "notice", "summary", "memory", "files"]
+    kind: Literal[
+        "user",
+        "assistant",
+        "system",
+        "tool",
+        "marker",
+        "notice",
+        "summary",
+        "memory",
+        "files",
+    ]
     at: int
     text: str = ""
     state: str = ""
@@ -204,7 +218,9 @@ class Transcript:
         for n, seq in enumerate(inputs):
             self._alter(str(seq), key=(place, -1, n), state="")
 
-    def _model_requested(self, recorded: Recorded, event: events.ModelRequested) -> None:
+    def _model_requested(
+        self, recorded: Recorded, event: events.ModelRequested
+    ) -> None:
         self._requests[recorded.seq] = (recorded.run, event.model)
         self._asked = recorded.seq
         self._take(recorded.seq, event.inputs)
@@ -225,10 +241,14 @@ class Transcript:
             self._rows[name] = msgspec.structs.replace(row, text=row.text + event.text)
             self._changes.append(Grow(name, event.offset, event.text))
 
-    def _message_assistant(self, recorded: Recorded, event: events.MessageAssistant) -> None:
+    def _message_assistant(
+        self, recorded: Recorded, event: events.MessageAssistant
+    ) -> None:
         self._answered(event.request)
         place = event.request or recorded.seq
-        thought = "\n".join(part.text for part in event.parts if isinstance(part, Reasoning))
+        thought = "\n".join(
+            part.text for part in event.parts if isinstance(part, Reasoning)
+        )
         self._put(recorded, str(place), kind="assistant", key=(place, 0, 0), text=text_of(event.parts),
                   state="full" if event.finish in events.CUT_SHORT else "", run=recorded.run, thought=thought,
                   parts=_others(event.parts), model=event.model)  # fmt: skip
@@ -241,22 +261,32 @@ class Transcript:
         if request == self._asked:
             self._asked = 0
 
-    def _message_partial(self, recorded: Recorded, event: events.MessagePartial) -> None:
+    def _message_partial(
+        self, recorded: Recorded, event: events.MessagePartial
+    ) -> None:
         self._answered(event.request)
         place = event.request or recorded.seq  # in a fork it belongs to no request
         self._put(recorded, str(place), kind="assistant", key=(place, 0, 0), state="cut",
                   run=recorded.run, text=text_of(event.parts),
                   model=self._requests.get(event.request, (None, ""))[1])  # fmt: skip
 
-    def _context_summarised(self, recorded: Recorded, event: events.ContextSummarised) -> None:
-        self._put(recorded, str(recorded.seq), kind="summary", text=text_of(event.parts))
+    def _context_summarised(
+        self, recorded: Recorded, event: events.ContextSummarised
+    ) -> None:
+        self._put(
+            recorded, str(recorded.seq), kind="summary", text=text_of(event.parts)
+        )
 
     # -- tools -----------------------------------------------------------------------------------------------
 
     def _approval_asked(self, _recorded: Recorded, event: events.ApprovalAsked) -> None:
-        self._alter(f"{event.message}:{event.call}", state="asks", touches=event.touches)
+        self._alter(
+            f"{event.message}:{event.call}", state="asks", touches=event.touches
+        )
 
-    def _approval_answered(self, _recorded: Recorded, event: events.ApprovalAnswered) -> None:
+    def _approval_answered(
+        self, _recorded: Recorded, event: events.ApprovalAnswered
+    ) -> None:
         name = f"{event.message}:{event.call}"
         row = self._rows.get(name)
         if row is not None and row.state == "asks":
@@ -266,15 +296,29 @@ class Transcript:
         self._alter(f"{event.message}:{event.call}", state="running")
 
     def _tool_handed(self, _recorded: Recorded, event: events.ToolHanded) -> None:
-        self._alter(f"{event.message}:{event.call}", child=event.conversation, child_asks=event.asks)
+        self._alter(
+            f"{event.message}:{event.call}",
+            child=event.conversation,
+            child_asks=event.asks,
+        )
 
     def _tool_finished(self, recorded: Recorded, event: events.ToolFinished) -> None:
         self._adds[recorded.seq] = f"{event.message}:{event.call}"
-        self._alter(f"{event.message}:{event.call}", state=event.outcome, text=event.text, child_asks=False)
+        self._alter(
+            f"{event.message}:{event.call}",
+            state=event.outcome,
+            text=event.text,
+            child_asks=False,
+        )
 
     def _tool_late(self, recorded: Recorded, event: events.ToolLate) -> None:
         self._adds[recorded.seq] = f"{event.message}:{event.call}"
-        self._alter(f"{event.message}:{event.call}", state=event.outcome, text=event.text, late=True)
+        self._alter(
+            f"{event.message}:{event.call}",
+            state=event.outcome,
+            text=event.text,
+            late=True,
+        )
 
     # -- runs ------------------------------------------------------------------------------------------------
 
@@ -301,7 +345,9 @@ class Transcript:
         for row in self._calls_of(run):
             if row.state in _UNDER_WAY:
                 self._left_open[row.id] = row.state
-                self._alter(row.id, state="unknown" if row.state == "running" else "skipped")
+                self._alter(
+                    row.id, state="unknown" if row.state == "running" else "skipped"
+                )
 
     def _reopen_calls(self, run: str) -> None:
         for row in self._calls_of(run):
@@ -313,7 +359,9 @@ class Transcript:
         self._answered(event.request)
         if event.wait is not None:
             long = (
-                f" It asks to wait for {event.wait / 60:.0f} minutes." if event.wait > _LONG_SECONDS else ""
+                f" It asks to wait for {event.wait / 60:.0f} minutes."
+                if event.wait > _LONG_SECONDS
+                else ""
             )
             self._put(recorded, str(recorded.seq), kind="notice", text=event.message + long, state="retrying",
                       run=recorded.run)  # fmt: skip
@@ -323,7 +371,11 @@ class Transcript:
         self._finished[run] = recorded.seq
         # What came late and before this stands above the marker too.
         for name in self._runs_rows.get(run, ()):
-            if (row := self._rows.get(name)) is not None and row.late and row.key[1] < 0:
+            if (
+                (row := self._rows.get(name)) is not None
+                and row.late
+                and row.key[1] < 0
+            ):
                 self._alter(name, key=(recorded.seq, -1, row.key[2]))
         if self._run == run:
             self._run, self._asked = None, 0
@@ -332,7 +384,12 @@ class Transcript:
         states = {"failed": "failed", "cancelled": "stopped", "interrupted": "pending"}
         if event.outcome in states:
             self._put(
-                recorded, _marker(run), kind="marker", state=states[event.outcome], text=event.why, run=run
+                recorded,
+                _marker(run),
+                kind="marker",
+                state=states[event.outcome],
+                text=event.why,
+                run=run,
             )
             return
         # It answered: what the earlier attempts wrote is folded away.
@@ -347,7 +404,11 @@ class Transcript:
         run = recorded.run or ""
         key = (self._finished.get(run, recorded.seq), -1, event.index)
         text, name = str(event.payload.get("text", "")), f"{run}:{event.index}"
-        mine = [row for each in self._runs_rows.get(run, ()) if (row := self._rows.get(each)) and row.late]
+        mine = [
+            row
+            for each in self._runs_rows.get(run, ())
+            if (row := self._rows.get(each)) and row.late
+        ]
         match event.what:
             case "token":
                 if mine and mine[-1].kind == "assistant":
@@ -356,7 +417,14 @@ class Transcript:
                     return
                 state = "earlier" if run in self._answered_for else "cut"
                 self._put(
-                    recorded, name, kind="assistant", key=key, text=text, state=state, run=run, late=True
+                    recorded,
+                    name,
+                    kind="assistant",
+                    key=key,
+                    text=text,
+                    state=state,
+                    run=run,
+                    late=True,
                 )
             case "tool":
                 arguments = msgspec.json.encode(event.payload.get("args", {})).decode()
@@ -366,10 +434,16 @@ class Transcript:
             case "tool_complete":
                 tool = str(event.payload.get("name", ""))
                 for row in reversed(mine):
-                    if row.kind == "tool" and row.state in {"running", "unknown"} and tool in {row.name, ""}:
+                    if (
+                        row.kind == "tool"
+                        and row.state in {"running", "unknown"}
+                        and tool in {row.name, ""}
+                    ):
                         self._adds[recorded.seq] = row.id
                         failed = bool(event.payload.get("is_error"))
-                        self._alter(row.id, state="failed" if failed else "done", text=text)
+                        self._alter(
+                            row.id, state="failed" if failed else "done", text=text
+                        )
                         return
 
     def _run_sealed(self, recorded: Recorded, _event: events.RunSealed) -> None:
@@ -401,7 +475,14 @@ class Transcript:
             key = (self._finished.get(run, recorded.seq), 2, 0)
             state = "open" if run == self._run and run else ""
             self._put(
-                recorded, _files(of), kind="files", key=key, text=text, state=state, run=recorded.run, of=of
+                recorded,
+                _files(of),
+                kind="files",
+                key=key,
+                text=text,
+                state=state,
+                run=recorded.run,
+                of=of,
             )
         else:  # the turn took back what it had changed
             self._drop(_files(of))
@@ -420,19 +501,27 @@ class Transcript:
 
     # -- edits -----------------------------------------------------------------------------------------------
 
-    def _conversation_rewound(self, recorded: Recorded, event: events.ConversationRewound) -> None:
+    def _conversation_rewound(
+        self, recorded: Recorded, event: events.ConversationRewound
+    ) -> None:
         self._kill(recorded.seq, event.to)
 
-    def _conversation_cleared(self, recorded: Recorded, _event: events.ConversationCleared) -> None:
+    def _conversation_cleared(
+        self, recorded: Recorded, _event: events.ConversationCleared
+    ) -> None:
         self._kill(recorded.seq, 0)
 
     def _kill(self, by: int, after: int) -> None:
-        gone = {name: row for name, row in self._rows.items() if self._seqs[name] > after}
+        gone = {
+            name: row for name, row in self._rows.items() if self._seqs[name] > after
+        }
         self._killed[by] = gone
         for name in gone:
             self._drop(name)
 
-    def _conversation_restored(self, _recorded: Recorded, event: events.ConversationRestored) -> None:
+    def _conversation_restored(
+        self, _recorded: Recorded, event: events.ConversationRestored
+    ) -> None:
         for row in self._killed.pop(event.of, {}).values():
             self._set(row)
 

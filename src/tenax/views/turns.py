@@ -89,7 +89,9 @@ class OpenRun(msgspec.Struct):
     @property
     def at_rest(self) -> bool:
         """Nothing of it is under way here: no request, and no call but those that go on elsewhere."""
-        return not self.request and not any(each.started and not each.handed for each in self.open)
+        return not self.request and not any(
+            each.started and not each.handed for each in self.open
+        )
 
 
 class Turns:
@@ -104,7 +106,9 @@ class Turns:
         self.newest_person = 0
         """The last input of a person."""
         self._allowed: dict[int, Rule] = {}
-        self._killed: dict[int, tuple[dict[int, events.MessageUser], dict[int, Rule]]] = {}
+        self._killed: dict[
+            int, tuple[dict[int, events.MessageUser], dict[int, Rule]]
+        ] = {}
 
     def apply(self, recorded: Recorded) -> None:
         step = _STEPS.get(recorded.kind)
@@ -114,7 +118,8 @@ class Turns:
         if not isinstance(event, events.Unknown):
             step(self, recorded, event)
         elif recorded.kind in _OF_A_STEP and (run := self._of(recorded)) is not None:
-            run.step = None  # erased: which call it was is not known, and none of them is made a second time
+            # erased: which call it was is not known, and none of them is made a second time
+            run.step = None
 
     @property
     def allowed(self) -> list[Rule]:
@@ -131,13 +136,20 @@ class Turns:
         """Whether the open run is asked to stop."""
         return self.run is not None and (
             self.run.stop
-            or any(event.how == "interrupt" and seq > self.run.seq for seq, event in self.waiting.items())
+            or any(
+                event.how == "interrupt" and seq > self.run.seq
+                for seq, event in self.waiting.items()
+            )
         )
 
     @property
     def resumable(self) -> OpenRun | None:
         """The interrupted run that one could go on with: nothing has come after it."""
-        return self.last if self.run is None and self.last and self.last.finished == "interrupted" else None
+        return (
+            self.last
+            if self.run is None and self.last and self.last.finished == "interrupted"
+            else None
+        )
 
     def _message_user(self, recorded: Recorded, event: events.MessageUser) -> None:
         if event.ask:
@@ -161,7 +173,9 @@ class Turns:
     def _of(self, recorded: Recorded) -> OpenRun | None:
         return self.runs.get(recorded.run or "")
 
-    def _model_requested(self, recorded: Recorded, event: events.ModelRequested) -> None:
+    def _model_requested(
+        self, recorded: Recorded, event: events.ModelRequested
+    ) -> None:
         self._take(event.inputs)
         if (run := self._of(recorded)) is not None:
             run.request, run.said = recorded.seq, ""
@@ -171,43 +185,66 @@ class Turns:
 
     def _reply_delta(self, recorded: Recorded, event: events.ReplyDelta) -> None:
         run = self._of(recorded) or self.run
-        if run is not None and run.request == event.request and event.offset == len(run.said):
+        if (
+            run is not None
+            and run.request == event.request
+            and event.offset == len(run.said)
+        ):
             run.said += event.text
 
-    def _model_failed(self, recorded: Recorded, event: events.ModelFailed | events.MessagePartial) -> None:
+    def _model_failed(
+        self, recorded: Recorded, event: events.ModelFailed | events.MessagePartial
+    ) -> None:
         if (run := self._of(recorded)) is not None and run.request == event.request:
             run.request = 0
 
     _message_partial = _model_failed
 
-    def _message_assistant(self, recorded: Recorded, event: events.MessageAssistant) -> None:
+    def _message_assistant(
+        self, recorded: Recorded, event: events.MessageAssistant
+    ) -> None:
         run = self._of(recorded)
         if run is None:
             return
         calls = [part for part in event.parts if isinstance(part, ToolCall)]
         run.request = 0
         run.answered = not calls
-        run.step = Step(recorded.seq, {call.id: OpenCall(call) for call in calls}) if calls else None
+        run.step = (
+            Step(recorded.seq, {call.id: OpenCall(call) for call in calls})
+            if calls
+            else None
+        )
 
     def _call(self, recorded: Recorded, message: int, call: str) -> OpenCall | None:
         run = self._of(recorded) or self.run
         step = run.step if run is not None else None
-        return step.calls.get(call) if step is not None and step.message == message else None
+        return (
+            step.calls.get(call)
+            if step is not None and step.message == message
+            else None
+        )
 
     def _approval_asked(self, recorded: Recorded, event: events.ApprovalAsked) -> None:
         if (call := self._call(recorded, event.message, event.call)) is not None:
             call.asked = event
 
-    def _approval_answered(self, recorded: Recorded, event: events.ApprovalAnswered) -> None:
+    def _approval_answered(
+        self, recorded: Recorded, event: events.ApprovalAnswered
+    ) -> None:
         call = self._call(recorded, event.message, event.call)
         if call is not None and call.answered is None:
             call.answered = event
             # Earlier versions stored no pattern. Such an answer is good for its own call only.
             if event.answer == "conversation" and event.pattern:
-                self._allowed[recorded.seq] = Rule("allow", exactly(call.call.name), event.pattern)
+                self._allowed[recorded.seq] = Rule(
+                    "allow", exactly(call.call.name), event.pattern
+                )
 
     def _content_erased(self, _recorded: Recorded, event: events.ContentErased) -> None:
-        for allowed in (self._allowed, *(allowed for _, allowed in self._killed.values())):
+        for allowed in (
+            self._allowed,
+            *(allowed for _, allowed in self._killed.values()),
+        ):
             for seq in event.seqs:
                 allowed.pop(seq, None)
 
@@ -221,7 +258,9 @@ class Turns:
             run.delegated += call.handed is None
             call.handed, call.handed_at = event, recorded.at
 
-    def _tool_finished(self, recorded: Recorded, event: events.ToolFinished | events.ToolLate) -> None:
+    def _tool_finished(
+        self, recorded: Recorded, event: events.ToolFinished | events.ToolLate
+    ) -> None:
         if (call := self._call(recorded, event.message, event.call)) is not None:
             call.finished = True
 
@@ -234,20 +273,30 @@ class Turns:
     def _run_finished(self, recorded: Recorded, event: events.RunFinished) -> None:
         run = self._of(recorded)
         if run is not None:
-            run.finished, run.finished_at, run.ended = event.outcome, recorded.at, recorded.seq
+            run.finished, run.finished_at, run.ended = (
+                event.outcome,
+                recorded.at,
+                recorded.seq,
+            )
             run.planned = event.planned
             self.last = run
             if self.run is run:
                 self.run = None
 
-    def _context_compacted(self, _recorded: Recorded, event: events.ContextCompacted) -> None:
+    def _context_compacted(
+        self, _recorded: Recorded, event: events.ContextCompacted
+    ) -> None:
         if self.last is not None and self.last.ended <= event.covers_to:
             self.last = None
 
-    def _conversation_rewound(self, recorded: Recorded, event: events.ConversationRewound) -> None:
+    def _conversation_rewound(
+        self, recorded: Recorded, event: events.ConversationRewound
+    ) -> None:
         self._kill(recorded.seq, event.to)
 
-    def _conversation_cleared(self, recorded: Recorded, _event: events.ConversationCleared) -> None:
+    def _conversation_cleared(
+        self, recorded: Recorded, _event: events.ConversationCleared
+    ) -> None:
         self._kill(recorded.seq, 0)
 
     def _kill(self, by: int, after: int) -> None:
@@ -257,7 +306,9 @@ class Turns:
         self._killed[by] = waiting, allowed
         self.last = None
 
-    def _conversation_restored(self, _recorded: Recorded, event: events.ConversationRestored) -> None:
+    def _conversation_restored(
+        self, _recorded: Recorded, event: events.ConversationRestored
+    ) -> None:
         waiting, allowed = self._killed.pop(event.of, ({}, {}))
         self.waiting = dict(sorted({**self.waiting, **waiting}.items()))
         self._allowed |= allowed
@@ -270,5 +321,7 @@ def _parted(by_seq: dict[int, T], after: int) -> tuple[dict[int, T], dict[int, T
     return kept, {seq: each for seq, each in by_seq.items() if seq > after}
 
 
-_OF_A_STEP = frozenset({events.MessageAssistant.kind, events.ToolFinished.kind, events.ToolLate.kind})
+_OF_A_STEP = frozenset(
+    {events.MessageAssistant.kind, events.ToolFinished.kind, events.ToolLate.kind}
+)
 _STEPS = steps_of(Turns)

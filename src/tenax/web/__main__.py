@@ -25,7 +25,13 @@ from tenax.cli.serve import Ready, links_of, log_file
 from tenax.config import Config, load
 from tenax.errors import TenaxError
 from tenax.web.app import application
-from tenax.web.connections import ACCEPTS_AT_ONCE, Connections, FewLines, Limits, Listener
+from tenax.web.connections import (
+    ACCEPTS_AT_ONCE,
+    Connections,
+    FewLines,
+    Limits,
+    Listener,
+)
 from tenax.web.house import House
 
 _LOG_BYTES = 5_000_000
@@ -114,10 +120,13 @@ def _log_to(config: Config) -> None:
         )
     except OSError:  # a full disk must not keep the page away
         handler = logging.NullHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(
+        logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    )
     handler.addFilter(FewLines())
     logging.basicConfig(level=config.log.upper(), handlers=[handler])
-    logging.raiseExceptions = False  # nor must it fill the terminal with what could not be logged
+    # nor must it fill the terminal with what could not be logged
+    logging.raiseExceptions = False
     for each in ("httpx", "httpcore"):  # they write down whole addresses
         logging.getLogger(each).setLevel(logging.WARNING)
 

@@ -79,9 +79,15 @@ class Endpoint:
         self._needs_call = hints.pop("call", None) is not None
         self._needs_runtime = hints.pop("runtime", None) is not None
         self.needs_key = hints.pop("key", None) is not None
-        self.in_path = {name: kind for name, kind in hints.items() if f"{{{name}}}" in path}
-        self.in_query = {name: kind for name, kind in hints.items() if name not in self.in_path}
-        self._queried = {*self.in_query, _SIGNED} if path in SIGNED_PATHS else set(self.in_query)
+        self.in_path = {
+            name: kind for name, kind in hints.items() if f"{{{name}}}" in path
+        }
+        self.in_query = {
+            name: kind for name, kind in hints.items() if name not in self.in_path
+        }
+        self._queried = (
+            {*self.in_query, _SIGNED} if path in SIGNED_PATHS else set(self.in_query)
+        )
         self.defaults = {
             name: each.default
             for name, each in inspect.signature(handler).parameters.items()
@@ -94,13 +100,16 @@ class Endpoint:
         return Route(self.path, self._serve, methods=[self.method])
 
     async def _serve(self, request: Request) -> Response:
-        if not self.public and request.state.user is None:  # the guard has refused it before
+        # the guard has refused it before
+        if not self.public and request.state.user is None:
             return not_signed_in(request)
         try:
             arguments = await self._arguments(request)
             # The body may take its time, and the device may have been revoked meanwhile.
             stays = self.body is None or self.public or await _is_signed_in(request)
-            found = await self._handler(**arguments) if stays else not_signed_in(request)
+            found = (
+                await self._handler(**arguments) if stays else not_signed_in(request)
+            )
         except ClientDisconnect:
             return problem(400, "Gone", "The request was not sent to its end.")
         except Exception as error:  # noqa: BLE001  (the one place where a request's surprise ends)
@@ -109,11 +118,14 @@ class Endpoint:
             return found
         if self.status == 204:  # noqa: PLR2004  (no content)
             return Response(status_code=204)
-        return Response(msgspec.json.encode(found), self.status, media_type="application/json")
+        return Response(
+            msgspec.json.encode(found), self.status, media_type="application/json"
+        )
 
     async def _arguments(self, request: Request) -> dict[str, Any]:
         given: dict[str, Any] = {
-            name: _converted(name, request.path_params[name], kind) for name, kind in self.in_path.items()
+            name: _converted(name, request.path_params[name], kind)
+            for name, kind in self.in_path.items()
         }
         unknown = set(request.query_params) - self._queried
         if unknown:
@@ -138,7 +150,12 @@ class Endpoint:
 
 
 def endpoint(
-    method: str, path: str, status: int = 200, *, public: bool = False, owner: bool = False
+    method: str,
+    path: str,
+    status: int = 200,
+    *,
+    public: bool = False,
+    owner: bool = False,
 ) -> Callable[[Callable[..., Awaitable[Any]]], Endpoint]:
     """Make an endpoint of a function. `public` ones need no cookie, `owner` ones that of whose Tenax it is."""
     return partial(Endpoint, method, path, status, public=public, owner=owner)
@@ -148,12 +165,19 @@ def _converted(name: str, value: str, kind: Any) -> Any:  # noqa: ANN401  (whate
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"The parameter {name!r} is not understood: {error}.") from error
+        raise InvalidInput(
+            f"The parameter {name!r} is not understood: {error}."
+        ) from error
 
 
 def _idempotency_key(request: Request) -> str:
     key = request.headers.get(_KEY, "")
-    if not key or len(key) > _KEY_CHARS_MAX or not key.isascii() or not key.isprintable():
+    if (
+        not key
+        or len(key) > _KEY_CHARS_MAX
+        or not key.isascii()
+        or not key.isprintable()
+    ):
         raise InvalidInput(
             f"The header {_KEY} is missing, or no plain text of at most {_KEY_CHARS_MAX} characters.",
             hint="Make one for each message, and send the message again under the same.",
@@ -168,8 +192,14 @@ async def _is_signed_in(request: Request) -> bool:
 async def _body(request: Request, kind: Any, most: int) -> Any:  # noqa: ANN401  (whatever the body is)
     if kind is bytes:
         return await _bytes(request, BYTES_MAX, "Make it smaller.")
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise InvalidInput("The body must be JSON.", hint="Send it with Content-Type: application/json.")
+    if (
+        request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        != "application/json"
+    ):
+        raise InvalidInput(
+            "The body must be JSON.",
+            hint="Send it with Content-Type: application/json.",
+        )
     data = await _bytes(request, most, "Send it in several pieces.")
     try:
         return msgspec.json.decode(data, type=kind)
@@ -193,8 +223,12 @@ async def _bytes(request: Request, most: int, hint: str) -> bytes:
 def openapi(found: Sequence[Endpoint]) -> dict[str, Any]:
     """What the server can be asked, as OpenAPI 3.1."""
     kinds = [Problem, *(each.body for each in found if each.body not in {None, bytes})]
-    kinds += [each.answer for each in found if each.answer not in {None, type(None), Response}]
-    schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    kinds += [
+        each.answer for each in found if each.answer not in {None, type(None), Response}
+    ]
+    schemas, components = msgspec.json.schema_components(
+        kinds, ref_template="#/components/schemas/{name}"
+    )
     by_kind = dict(zip(map(str, kinds), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for each in found:
@@ -220,7 +254,12 @@ def openapi(found: Sequence[Endpoint]) -> dict[str, Any]:
 
 def _described(each: Endpoint, by_kind: dict[str, Any]) -> dict[str, Any]:
     parameters = [
-        {"name": name, "in": "path", "required": True, "schema": msgspec.json.schema(kind)}
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": msgspec.json.schema(kind),
+        }
         for name, kind in each.in_path.items()
     ]
     parameters += [
@@ -233,9 +272,18 @@ def _described(each: Endpoint, by_kind: dict[str, Any]) -> dict[str, Any]:
         for name, kind in each.in_query.items()
     ]
     if each.needs_key:
-        limits = {"type": "string", "minLength": 1, "maxLength": _KEY_CHARS_MAX, "pattern": "^[!-~]+$"}
-        parameters.append({"name": _KEY, "in": "header", "required": True, "schema": limits})
-    security: list[dict[str, list[str]]] = [] if each.public else [{"cookie": [], "key": []}]
+        limits = {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": _KEY_CHARS_MAX,
+            "pattern": "^[!-~]+$",
+        }
+        parameters.append(
+            {"name": _KEY, "in": "header", "required": True, "schema": limits}
+        )
+    security: list[dict[str, list[str]]] = (
+        [] if each.public else [{"cookie": [], "key": []}]
+    )
     if each.path in SIGNED_PATHS:
         security.append({"cookie": [], "signed": []})
     good: dict[str, Any] = {"description": "Done."}
@@ -244,7 +292,9 @@ def _described(each: Endpoint, by_kind: dict[str, Any]) -> dict[str, Any]:
     elif each.answer is not type(None):
         good["content"] = {"application/json": {"schema": by_kind[str(each.answer)]}}
     told = {"application/problem+json": {"schema": by_kind[str(Problem)]}}
-    errors = {code: {"description": what, "content": told} for code, what in _ERRORS.items()}
+    errors = {
+        code: {"description": what, "content": told} for code, what in _ERRORS.items()
+    }
     described: dict[str, Any] = {
         "operationId": each.name,
         "summary": each.about,
@@ -253,7 +303,10 @@ def _described(each: Endpoint, by_kind: dict[str, Any]) -> dict[str, Any]:
         "security": security,
     }
     if each.body is bytes:
-        described["requestBody"] = {"required": True, "content": {"application/octet-stream": {}}}
+        described["requestBody"] = {
+            "required": True,
+            "content": {"application/octet-stream": {}},
+        }
     elif each.body is not None:
         content = {"application/json": {"schema": by_kind[str(each.body)]}}
         described["requestBody"] = {"required": True, "content": content}

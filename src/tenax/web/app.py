@@ -63,7 +63,12 @@ _NO_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title
 def endpoints() -> list[Endpoint]:
     """Everything that can be asked, resource by resource."""
     places = [globals(), *(vars(each) for each in _RESOURCES)]
-    return [each for place in places for each in place.values() if isinstance(each, Endpoint)]
+    return [
+        each
+        for place in places
+        for each in place.values()
+        if isinstance(each, Endpoint)
+    ]
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -114,7 +119,9 @@ async def _read(file: Path) -> Response | None:
         return file.read_bytes() if os.path.isfile(file) else None  # noqa: PTH113  (False for every bad name)
 
     found = await asyncio.get_running_loop().run_in_executor(_FILES, read)
-    return None if found is None else Response(found, media_type=guess_type(file.name)[0])
+    return (
+        None if found is None else Response(found, media_type=guess_type(file.name)[0])
+    )
 
 
 async def not_found(call: Request, _error: Exception) -> Response:
@@ -122,7 +129,9 @@ async def not_found(call: Request, _error: Exception) -> Response:
 
 
 async def not_allowed(call: Request, _error: Exception) -> Response:
-    return problem(405, "Not like this", f"{call.method} is not for {call.scope['path'][:200]}.")
+    return problem(
+        405, "Not like this", f"{call.method} is not for {call.scope['path'][:200]}."
+    )
 
 
 _PAGE_ROUTES: Final = (

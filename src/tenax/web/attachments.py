@@ -62,7 +62,12 @@ async def get_attachment(runtime: Runtime, id: Id, blob: Hash) -> Response:  # n
                 data = await journal.get_blob(blob)
                 if data is not None:
                     return _answer(part, data)
-    return problem(404, "Not found", "Nothing like this is attached here.", "It may have been erased.")
+    return problem(
+        404,
+        "Not found",
+        "Nothing like this is attached here.",
+        "It may have been erased.",
+    )
 
 
 def _answer(part: Image | File, data: bytes) -> Response:
@@ -74,4 +79,6 @@ def _answer(part: Image | File, data: bytes) -> Response:
         "x-content-type-options": "nosniff",
     }
     known = isinstance(part, Image) or part.media_type == "application/pdf"
-    return Response(data, headers=headers, media_type=part.media_type if known else "text/plain")
+    return Response(
+        data, headers=headers, media_type=part.media_type if known else "text/plain"
+    )

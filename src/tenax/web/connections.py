@@ -26,9 +26,19 @@ from ipaddress import ip_address, ip_network
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import (
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
-__all__ = ["ACCEPTS_AT_ONCE", "Connections", "FewLines", "Limits", "Listener", "note_signed_in"]
+__all__ = [
+    "ACCEPTS_AT_ONCE",
+    "Connections",
+    "FewLines",
+    "Limits",
+    "Listener",
+    "note_signed_in",
+]
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +102,10 @@ class Connections:
         return Connection(self, **given)
 
     def is_full(self) -> bool:
-        return len(self._open) >= self.limits.total or len(self._strangers) >= self.limits.strangers
+        return (
+            len(self._open) >= self.limits.total
+            or len(self._strangers) >= self.limits.strangers
+        )
 
     def make_room(self) -> bool:
         """Close one connection to make room. Return False if no client has more than its fair share."""
@@ -109,10 +122,18 @@ class Connections:
             return False
         # With many addresses, the one that has the most may be an honest browser.
         oldest = next(
-            (each for each in found if (few or counts[each.owner] == most) and each.protocol is not None),
+            (
+                each
+                for each in found
+                if (few or counts[each.owner] == most) and each.protocol is not None
+            ),
             None,
         )
-        if oldest is not None and oldest.protocol is not None and not any(each.ending for each in found):
+        if (
+            oldest is not None
+            and oldest.protocol is not None
+            and not any(each.ending for each in found)
+        ):
             oldest.ending = True
             oldest.protocol.transport.abort()
             log.warning(
@@ -194,7 +215,9 @@ class Listener(socket.socket):
         connection, address = super().accept()
         if full:
             connection.close()
-            log.warning("There are too many connections that have signed in; a new one was closed.")
+            log.warning(
+                "There are too many connections that have signed in; a new one was closed."
+            )
             raise BlockingIOError
         host = _plain(address[0])
         return _Accepted(self._connections, connection.detach(), host), address
@@ -250,7 +273,9 @@ class Connection(HttpToolsProtocol):
             super().data_received(data[:room])
             data = data[room:]
             if self._in_head and data:
-                self._refuse(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _LONG_HEAD)
+                self._refuse(
+                    http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _LONG_HEAD
+                )
         if data and not self.transport.is_closing():
             # A body that came before pays for nothing that comes later.
             self._framing_bytes = max(0, self._framing_bytes) + len(data)
@@ -297,7 +322,9 @@ class Connection(HttpToolsProtocol):
 
     def _begin_write_timer(self) -> None:
         left = self._unread()
-        self._write_timer = self.loop.call_later(self._limits.write_seconds, self._end_write, left)
+        self._write_timer = self.loop.call_later(
+            self._limits.write_seconds, self._end_write, left
+        )
 
     def _end_write_timer(self) -> None:
         if self._write_timer is not None:
@@ -337,7 +364,8 @@ class Connection(HttpToolsProtocol):
     def _end_head(self) -> None:
         if (
             self._head_bytes == 0
-        ):  # a browser opens connections that it may need, and never asked for anything here
+            # a browser opens connections that it may need, and never asked for anything here
+        ):
             self.transport.abort()
             return
         log.warning("A request did not arrive in time; its connection was closed.")
@@ -350,11 +378,15 @@ class Connection(HttpToolsProtocol):
     def _end_body(self) -> None:
         cycle = self.cycle
         # We do not read while a handler is behind, and a client may wait for our permission to send.
-        ours = not cycle.response_complete and (self.flow.read_paused or cycle.waiting_for_100_continue)
+        ours = not cycle.response_complete and (
+            self.flow.read_paused or cycle.waiting_for_100_continue
+        )
         if ours or self._body_bytes >= self._limits.body_bytes:
             self._begin_body()
             return
-        log.warning("The body of a request did not arrive in time; its connection was closed.")
+        log.warning(
+            "The body of a request did not arrive in time; its connection was closed."
+        )
         if cycle.response_started:
             self.transport.abort()
         else:
@@ -364,7 +396,11 @@ class Connection(HttpToolsProtocol):
         """Answer with this status and sentence, and close. A client that does not read the answer is cut off a little later."""
         if self.transport.is_closing():
             return
-        idle = self.cycle is None or self.cycle.response_complete or not self.cycle.response_started
+        idle = (
+            self.cycle is None
+            or self.cycle.response_complete
+            or not self.cycle.response_started
+        )
         if idle:
             head = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
             length = f"content-length: {len(sentence)}\r\nconnection: close\r\n\r\n"
@@ -372,7 +408,9 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
         self.loop.call_later(self._limits.head_seconds, self.transport.abort)
 
-    def _set_timer(self, seconds: float | None, work: Callable[[], None] | None = None) -> None:
+    def _set_timer(
+        self, seconds: float | None, work: Callable[[], None] | None = None
+    ) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -394,7 +432,10 @@ class FewLines(logging.Filter):
     """
 
     def __init__(
-        self, lines: int = 20, seconds: float = 60.0, now: Callable[[], float] = time.monotonic
+        self,
+        lines: int = 20,
+        seconds: float = 60.0,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
         self._lines = lines
@@ -426,4 +467,8 @@ def _plain(host: str) -> str:
 
 def _network(host: str) -> str:
     """Return what one client has at least: a single IPv4 address, but 2**64 IPv6 addresses."""
-    return str(ip_network((host, 64), strict=False)) if ":" in host and "%" not in host else host
+    return (
+        str(ip_network((host, 64), strict=False))
+        if ":" in host and "%" not in host
+        else host
+    )

@@ -135,7 +135,10 @@ async def shown(runtime: Runtime, conversation: str) -> Listed:
 
 @endpoint("GET", "/api/conversations")
 async def list_conversations(
-    runtime: Runtime, archived: bool = False, after: str | None = None, limit: Limit = 50
+    runtime: Runtime,
+    archived: bool = False,
+    after: str | None = None,
+    limit: Limit = 50,
 ) -> Page:
     """Conversations, pinned first, then newest first."""
     place = place_in("list", after, tuple[_Number, _Number, _Number])
@@ -189,19 +192,35 @@ async def delete_conversation(runtime: Runtime, id: Id) -> None:  # noqa: A002
 
 
 @endpoint("GET", "/api/conversations/{id}/rows")
-async def list_rows(runtime: Runtime, id: Id, before: str | None = None, limit: Limit = 50) -> Rows:  # noqa: A002
+async def list_rows(
+    runtime: Runtime,
+    id: Id,  # noqa: A002
+    before: str | None = None,
+    limit: Limit = 50,
+) -> Rows:
     """The last rows before a place in the transcript, which is `next` of the page below, or the last of all."""
     place = place_in("transcript", before, tuple[Seq, _Number, _Number])
     return Rows.of(await runtime.page(id, before=place, limit=limit))
 
 
 @endpoint("POST", "/api/conversations/{id}/messages", 202)
-async def send_message(call: Request, runtime: Runtime, id: Id, key: str, body: NewMessage) -> Stored:  # noqa: A002
+async def send_message(
+    call: Request,
+    runtime: Runtime,
+    id: Id,  # noqa: A002
+    key: str,
+    body: NewMessage,
+) -> Stored:
     """Say something. When this is answered, the message is safe; the same key again is the same message."""
     once = Dedup(f"web:{user_of(call)}", key)
     parts = [Text(body.text)] if body.text.strip() or not body.attachments else []
-    with_it = [await runtime.attachments.named(each.blob, each.name) for each in body.attachments]
-    return Stored((await runtime.submit(id, [*parts, *with_it], how=body.how, dedup=once)).seq)
+    with_it = [
+        await runtime.attachments.named(each.blob, each.name)
+        for each in body.attachments
+    ]
+    return Stored(
+        (await runtime.submit(id, [*parts, *with_it], how=body.how, dedup=once)).seq
+    )
 
 
 @endpoint("POST", "/api/conversations/{id}/stop", 202)

@@ -89,7 +89,8 @@ async def sign_in(call: Request, body: LinkCode) -> Response:
     """Sign this browser in with the code of a link. It gets a cookie, and the page a key; both are needed from then on."""
     links, signins = house_of(call).links, house_of(call).signins
     before = None
-    with contextlib.suppress(StoreDamaged):  # of a damaged row: a new link signs its browser in again
+    # of a damaged row: a new link signs its browser in again
+    with contextlib.suppress(StoreDamaged):
         before = await signins.device_of(call)
     user = links.user_of(body.code)
     others = {body.known, before.user if before is not None else ""} - {"", user}
@@ -101,7 +102,8 @@ async def sign_in(call: Request, body: LinkCode) -> Response:
         name = _name(call.headers.get("user-agent", ""))
         made = await asyncio.to_thread(signins.devices.add, used, name, port_of(call))
     if before is not None:
-        with contextlib.suppress(TenaxError):  # then it stays in the list, and its cookie is gone
+        # then it stays in the list, and its cookie is gone
+        with contextlib.suppress(TenaxError):
             await signins.revoke(before.id, before.user)
     answer = _answer(SignIn(used, made.key))
     seconds = signins.devices.days * _DAY_SECONDS
@@ -116,10 +118,13 @@ async def sign_addresses(call: Request, body: Paths) -> Addresses:
     for path in body.paths:
         if not can_be_signed(path):
             raise InvalidInput(
-                f"{path} has no signed address.", hint="Attachments and the export of the memory have."
+                f"{path} has no signed address.",
+                hint="Attachments and the export of the memory have.",
             )
     links, device = house_of(call).links, device_of(call)
-    return Addresses([links.sign(device.id, path) for path in body.paths], ADDRESS_SECONDS)
+    return Addresses(
+        [links.sign(device.id, path) for path in body.paths], ADDRESS_SECONDS
+    )
 
 
 @endpoint("GET", "/api/devices")
@@ -164,7 +169,12 @@ def _used(before: Device | None) -> Response:
     if before is not None:
         return _answer(SignIn(before.user))
     hint = "Run `tenax link` in a terminal, and open what it prints."
-    return problem(403, "No such link", "This link was used, or is older than a quarter of an hour.", hint)
+    return problem(
+        403,
+        "No such link",
+        "This link was used, or is older than a quarter of an hour.",
+        hint,
+    )
 
 
 def _answer(signed: SignIn) -> Response:
@@ -173,7 +183,9 @@ def _answer(signed: SignIn) -> Response:
 
 def _name(agent: str) -> str:
     """A short name for what the browser says about itself."""
-    browser = next((name for mark, name in _BROWSERS.items() if f"{mark}/" in agent), "")
+    browser = next(
+        (name for mark, name in _BROWSERS.items() if f"{mark}/" in agent), ""
+    )
     system = next((name for mark, name in _SYSTEMS.items() if mark in agent), "")
     if browser:
         return f"{browser} on {system}" if system else browser

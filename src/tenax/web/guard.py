@@ -51,7 +51,13 @@ class Guard:
     """The gate before every endpoint. It puts the user and the device into the request's state."""
 
     def __init__(
-        self, app: ASGIApp, *, signins: Signins, host: str, public: frozenset[str], proxied: bool = False
+        self,
+        app: ASGIApp,
+        *,
+        signins: Signins,
+        host: str,
+        public: frozenset[str],
+        proxied: bool = False,
     ) -> None:
         self._app = app
         self._signins = signins
@@ -88,7 +94,9 @@ class Guard:
             return
         await self._app(scope, receive, send_safely)
 
-    async def _sign_in(self, request: Request, state: dict[str, Any]) -> Response | None:
+    async def _sign_in(
+        self, request: Request, state: dict[str, Any]
+    ) -> Response | None:
         """Put the device of this request into its state; or refuse it."""
         try:
             device = await self._signins.device_of(request)
@@ -104,15 +112,23 @@ class Guard:
         refused = self._refused_host(request, path)
         if refused is not None:
             return refused
-        if not (_comes_from_page(headers) if request.method not in _SAFE else _may_read(headers)):
+        if not (
+            _comes_from_page(headers)
+            if request.method not in _SAFE
+            else _may_read(headers)
+        ):
             hint = f"Use the page itself. {_PROXY}"
-            return problem(403, "Another site", "This request does not come from the page.", hint)
+            return problem(
+                403, "Another site", "This request does not come from the page.", hint
+            )
         # An answer may show a picture from here; what does something is for scripts and people, not for pictures.
         fetched = headers.get("sec-fetch-dest", "empty")
         if fetched == "image" and can_be_signed(path):
             return None
         if path.startswith("/api/") and fetched not in {"empty", "document"}:
-            return problem(403, "No picture", "There is no picture here.", "Use the page itself.")
+            return problem(
+                403, "No picture", "There is no picture here.", "Use the page itself."
+            )
         return None
 
     def _refused_host(self, request: Request, path: str) -> Response | None:
@@ -123,13 +139,24 @@ class Guard:
         if name is not None and self._is_ours(name, address):
             return None
         port = host.rpartition(":")[2] if re.search(r":[0-9]+$", host) else ""
-        place = (f"[{address}]" if ":" in str(address) else str(address)) + (f":{port}" if port else "")
+        place = (f"[{address}]" if ":" in str(address) else str(address)) + (
+            f":{port}" if port else ""
+        )
         is_local = address is not None and address.is_loopback
-        if name is not None and is_local and _is_alias(name) and _opens_document(request, path):
+        if (
+            name is not None
+            and is_local
+            and _is_alias(name)
+            and _opens_document(request, path)
+        ):
             query = request.scope["query_string"].decode("ascii", "replace")
-            to = f"//{place}{quote(path, safe=_PATH_CHARACTERS)}" + (f"?{query}" if query else "")
+            to = f"//{place}{quote(path, safe=_PATH_CHARACTERS)}" + (
+                f"?{query}" if query else ""
+            )
             return RedirectResponse(to, headers={"cache-control": "no-store"})
-        detail = "Tenax is not known under the name in the header `Host` of this request."
+        detail = (
+            "Tenax is not known under the name in the header `Host` of this request."
+        )
         hint = f"Open http://{place}/ instead, or set `serve.host` to this name."
         return problem(403, "Another host", detail, f"{hint} {_PROXY}")
 
@@ -186,7 +213,11 @@ def _plain(address: _Address) -> _Address:
 
 def _opens_document(request: Request, path: str) -> bool:
     is_document = request.headers.get("sec-fetch-dest", "document") == "document"
-    return is_document and request.method in {"GET", "HEAD"} and not path.startswith("/api/")
+    return (
+        is_document
+        and request.method in {"GET", "HEAD"}
+        and not path.startswith("/api/")
+    )
 
 
 def _comes_from_page(headers: Headers) -> bool:
@@ -202,9 +233,15 @@ def _comes_from_page(headers: Headers) -> bool:
 
 def _may_read(headers: Headers) -> bool:
     """Whether this is no picture, script or frame of another site."""
-    return headers.get("sec-fetch-site", "none") in {"same-origin", "none"} or _navigates(headers)
+    return headers.get("sec-fetch-site", "none") in {
+        "same-origin",
+        "none",
+    } or _navigates(headers)
 
 
 def _navigates(headers: Headers) -> bool:
     """Whether a person follows a link to here. What that opens does nothing by itself."""
-    return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    return (
+        headers.get("sec-fetch-mode") == "navigate"
+        and headers.get("sec-fetch-dest") == "document"
+    )

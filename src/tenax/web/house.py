@@ -35,7 +35,9 @@ _STREAM_SECONDS = 1.0
 class House:
     """One server's insides. `reload` reads the configuration again."""
 
-    def __init__(self, config: Config, links: Links, reload: Callable[[], Config]) -> None:
+    def __init__(
+        self, config: Config, links: Links, reload: Callable[[], Config]
+    ) -> None:
         self.config = config
         self.links = links
         self.stopping = False
@@ -86,20 +88,29 @@ class House:
         except ConfigError as error:
             if self._refused != str(error):
                 self._refused = str(error)
-                log.warning("The settings stay as they were: %s", error, extra={"action": "settings"})
+                log.warning(
+                    "The settings stay as they were: %s",
+                    error,
+                    extra={"action": "settings"},
+                )
 
     async def reload(self) -> None:
         """The configuration was changed."""
-        seen = stamp(self.config.file)  # before it is read: what changes meanwhile is not missed
+        # before it is read: what changes meanwhile is not missed
+        seen = stamp(self.config.file)
         self.config = self._reload()
         self.signins.devices.days = self.config.sign_in_days
         self._seen, self._refused = seen, ""
-        for user, task in list(self._runtimes.items()):  # others may come meanwhile, with these settings
+        # others may come meanwhile, with these settings
+        for user, task in list(self._runtimes.items()):
             with _unless_owner(user):
-                runtime = await asyncio.shield(task)  # a request that is cancelled cancels nobody
+                # a request that is cancelled cancels nobody
+                runtime = await asyncio.shield(task)
                 await runtime.configure(self.config)
 
-    async def change(self, how: Callable[..., object], *given: object, **more: object) -> None:
+    async def change(
+        self, how: Callable[..., object], *given: object, **more: object
+    ) -> None:
         """Change the settings in this way, and answer with them from now on."""
         await asyncio.to_thread(how, self.config, *given, **more)
         await self.reload()
@@ -119,8 +130,14 @@ class House:
         if self._watching is not None:
             self._watching.cancel()
         self.signins.close()
-        started = [task.result() for task in self._runtimes.values() if task.done() and not task.exception()]
-        await asyncio.gather(*(runtime.close() for runtime in started), return_exceptions=True)
+        started = [
+            task.result()
+            for task in self._runtimes.values()
+            if task.done() and not task.exception()
+        ]
+        await asyncio.gather(
+            *(runtime.close() for runtime in started), return_exceptions=True
+        )
         await asyncio.to_thread(self.journal.close)
 
     @property
@@ -128,7 +145,11 @@ class House:
         """How a person gets this Tenax in a terminal."""
         own = Path(sys.prefix) / "bin" / "tenax"
         known = shutil.which("tenax")
-        command = "tenax" if known is not None and Path(known).resolve() == own.resolve() else str(own)
+        command = (
+            "tenax"
+            if known is not None and Path(known).resolve() == own.resolve()
+            else str(own)
+        )
         home = os.environ.get("TENAX_HOME")
         return f"TENAX_HOME={shlex.quote(home)} {command}" if home else command
 
@@ -141,7 +162,12 @@ def _unless_owner(user: str) -> Iterator[None]:
     except TenaxError as error:
         if user == LOCAL_USER:
             raise
-        log.warning("User %s is not served: %s", user, error, extra={"action": "user_not_served"})
+        log.warning(
+            "User %s is not served: %s",
+            user,
+            error,
+            extra={"action": "user_not_served"},
+        )
 
 
 def house_of(call: Request) -> House:

@@ -35,7 +35,10 @@ __all__ = [
 CODE_SECONDS: Final = 15 * 60
 CONFIRMATION_SECONDS: Final = 5 * 60
 ADDRESS_SECONDS: Final = 5 * 60
-SIGNED_PATHS: Final = ("/api/conversations/{id}/attachments/{blob}", "/api/memory/export")
+SIGNED_PATHS: Final = (
+    "/api/conversations/{id}/attachments/{blob}",
+    "/api/memory/export",
+)
 """What a browser fetches by itself, without the page's key."""
 
 _CLOCK_SECONDS: Final = 10
@@ -135,7 +138,8 @@ class _Codes:
 
     def _forget_old(self) -> None:
         for file in self._folder.iterdir():
-            with contextlib.suppress(OSError):  # a file that stays is too old to be used
+            # a file that stays is too old to be used
+            with contextlib.suppress(OSError):
                 if not self._is_fresh(file):
                     file.unlink()
 
@@ -181,7 +185,9 @@ class Links:
         try:
             self._codes.forget(user)
         except OSError as error:
-            raise unusable(f"The codes in {self._folder} cannot be deleted", error) from error
+            raise unusable(
+                f"The codes in {self._folder} cannot be deleted", error
+            ) from error
 
     def make_confirmation(self) -> str:
         """A code for what asks for one. A person reads it in the terminal and types it into the page."""
@@ -205,17 +211,23 @@ class Links:
         until, _, mac = signature.partition(".")
         if not can_be_signed(path) or not re.fullmatch(r"[0-9]{1,12}", until, re.ASCII):
             return False
-        right = hmac.compare_digest(mac.encode(errors="replace"), self._mac(device, path, until).encode())
+        right = hmac.compare_digest(
+            mac.encode(errors="replace"), self._mac(device, path, until).encode()
+        )
         return right and time.time() < int(until)
 
     def _mac(self, *words: str) -> str:
-        return hmac.new(self._key, "\n".join(words).encode(), hashlib.sha256).hexdigest()
+        return hmac.new(
+            self._key, "\n".join(words).encode(), hashlib.sha256
+        ).hexdigest()
 
     def _read_key(self) -> bytes:
         file = self._folder / "key"
         temporary = file.with_suffix(f".{secrets.token_hex(4)}")
         if not file.exists():
-            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:  # noqa: PTH123  (a descriptor)
+            with open(  # noqa: PTH123
+                os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
+            ) as opened:
                 opened.write(secrets.token_bytes(_KEY_BYTES))
                 opened.flush()
                 os.fsync(opened.fileno())
@@ -227,5 +239,7 @@ class Links:
                 temporary.unlink()
         key = file.read_bytes()
         if len(key) != _KEY_BYTES:  # whoever knows what is left of it could sign
-            raise CannotOpen(f"{file} is damaged.", hint="delete it; Tenax makes another")
+            raise CannotOpen(
+                f"{file} is damaged.", hint="delete it; Tenax makes another"
+            )
         return key

@@ -60,11 +60,20 @@ async def add_server(call: Request, runtime: Runtime, body: NewServer) -> Server
     house = house_of(call)
     if body.name in house.config.mcp:
         raise Refused(
-            f"There is a server {body.name} already.", hint="Remove it first, or choose another name."
+            f"There is a server {body.name} already.",
+            hint="Remove it first, or choose another name.",
         )
-    values = {name: value for name, value in (("command", body.command), ("url", body.url)) if value}
+    values = {
+        name: value
+        for name, value in (("command", body.command), ("url", body.url))
+        if value
+    }
     key = body.key.strip() or None
-    with house.links.confirming(body.code) if body.command else contextlib.nullcontext(True) as is_confirmed:
+    with (
+        house.links.confirming(body.code)
+        if body.command
+        else contextlib.nullcontext(True) as is_confirmed
+    ):
         if not is_confirmed:
             raise Refused(
                 "A server with a command needs a code from the terminal, and this code is not good.",

@@ -92,10 +92,16 @@ class Retried(msgspec.Struct, frozen=True):
 
 
 @endpoint("GET", "/api/memory")
-async def list_facts(runtime: Runtime, words: Annotated[str, Meta(max_length=500)] = "") -> Facts:
+async def list_facts(
+    runtime: Runtime, words: Annotated[str, Meta(max_length=500)] = ""
+) -> Facts:
     """What is remembered; with words, what fits them."""
     memory = runtime.memory
-    return Facts(await _shown(runtime, await (memory.search(words) if words.strip() else memory.facts())))
+    return Facts(
+        await _shown(
+            runtime, await (memory.search(words) if words.strip() else memory.facts())
+        )
+    )
 
 
 @endpoint("POST", "/api/memory")
@@ -142,7 +148,8 @@ async def change_fact(runtime: Runtime, id: Id, body: FactChange) -> Remembered:
     """Correct a fact. It is refused if another version stands than the one that was seen."""
     await _versions(runtime.memory, id)
     return await _one(
-        runtime, await runtime.memory.change(id, was=body.was, text=body.text, about=body.about)
+        runtime,
+        await runtime.memory.change(id, was=body.was, text=body.text, about=body.about),
     )
 
 
@@ -173,7 +180,9 @@ async def _one(runtime: Runtime, fact: Fact) -> Remembered:
 
 
 async def _shown(runtime: Runtime, facts: list[Fact]) -> list[Remembered]:
-    titles = await titles_of(runtime, {each.conversation for each in facts if each.conversation})
+    titles = await titles_of(
+        runtime, {each.conversation for each in facts if each.conversation}
+    )
     return [
         Remembered(each.id, each.version, each.state, each.text, each.about, each.by, rfc3339(each.at),
                    each.conversation, each.seq, titles.get(each.conversation or ""), each.scope)

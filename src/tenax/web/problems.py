@@ -66,5 +66,14 @@ def answer_to(error: Exception) -> Response:
     for kind, status, title in _STATUS:
         if isinstance(error, kind):
             return problem(status, title, str(error), error.hint)
-    log.error("A request failed: %s", error, exc_info=error, extra={"action": "request_failed"})
-    return problem(500, "Something went wrong", "Something went wrong inside Tenax; the log says what.")
+    log.error(
+        "A request failed: %s",
+        error,
+        exc_info=error,
+        extra={"action": "request_failed"},
+    )
+    return problem(
+        500,
+        "Something went wrong",
+        "Something went wrong inside Tenax; the log says what.",
+    )

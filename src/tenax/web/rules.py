@@ -36,7 +36,10 @@ async def add_rule(runtime: Runtime, body: Rule) -> Ruled:
 
 @endpoint("DELETE", "/api/rules", owner=True)
 async def remove_rule(
-    runtime: Runtime, verdict: Literal["allow", "deny"], tool: Pattern, touches: Pattern = "*"
+    runtime: Runtime,
+    verdict: Literal["allow", "deny"],
+    tool: Pattern,
+    touches: Pattern = "*",
 ) -> Ruled:
     """Take a rule back. It is named by what it says, so that no list has to be the newest."""
     await or_refused(runtime.remove_rule(Rule(verdict, tool, touches)))

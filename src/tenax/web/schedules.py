@@ -53,7 +53,11 @@ async def list_schedules(runtime: Runtime) -> Schedules:
 async def add_schedule(runtime: Runtime, body: NewSchedule, key: str) -> Schedules:
     """Make one, once for each key."""
     await runtime.schedules.add(
-        body.words, body.when, conversation=body.conversation, zone=body.zone, key=f"page:{key}"
+        body.words,
+        body.when,
+        conversation=body.conversation,
+        zone=body.zone,
+        key=f"page:{key}",
     )
     return await _shown(runtime)
 

@@ -48,12 +48,19 @@ async def search(
     titles = await titles_of(runtime, {each.conversation for each in page.hits})
     hits = [
         Found(
-            each.conversation, titles[each.conversation], each.seq, each.role, each.snippet, rfc3339(each.at)
+            each.conversation,
+            titles[each.conversation],
+            each.seq,
+            each.role,
+            each.snippet,
+            rfc3339(each.at),
         )
         for each in page.hits
         if each.conversation in titles
     ]
-    return Hits(hits, None if page.before is None else f"{page.before[0]}.{page.before[1]}")
+    return Hits(
+        hits, None if page.before is None else f"{page.before[0]}.{page.before[1]}"
+    )
 
 
 async def titles_of(runtime: Runtime, names: set[str]) -> dict[str, str | None]:

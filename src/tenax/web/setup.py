@@ -99,9 +99,13 @@ async def get_setup(call: Request) -> Setup:
 @endpoint("POST", "/api/setup/use", owner=True)
 async def use_offer(call: Request, body: Choice) -> Setup:
     """Answer with this offer from now on. It is tried first."""
-    offer = next((each for each in await found.find(os.environ) if each.id == body.offer), None)
+    offer = next(
+        (each for each in await found.find(os.environ) if each.id == body.offer), None
+    )
     if offer is None:
-        raise InvalidInput("This is not there any more.", hint="Look again at what there is.")
+        raise InvalidInput(
+            "This is not there any more.", hint="Look again at what there is."
+        )
     ready = await found.use(offer, os.environ, name=body.name)
     return await _taken(call, ready, None)
 
@@ -153,7 +157,9 @@ async def _setup(call: Request) -> Setup:
         user=user_of(call),
         version=metadata.version("tenax"),
         model=_answers(config.models[config.model]) if config.model else None,
-        offers=[Offered(each.id, each.title, each.detail, each.kind) for each in offers],
+        offers=[
+            Offered(each.id, each.title, each.detail, each.kind) for each in offers
+        ],
         practice=installed(),
         file=_at_home(config.file) if owner else "",
         terminal=house.terminal if owner else "",

@@ -23,7 +23,14 @@ from tenax.journal.devices import Device, Devices
 from tenax.web.links import Links
 from tenax.web.problems import problem
 
-__all__ = ["KEY_HEADER", "UNKNOWN_MAX", "Signins", "cookie_name", "not_signed_in", "port_of"]
+__all__ = [
+    "KEY_HEADER",
+    "UNKNOWN_MAX",
+    "Signins",
+    "cookie_name",
+    "not_signed_in",
+    "port_of",
+]
 
 KEY_HEADER: Final = "Tenax-Key"
 FRESH_SECONDS: Final = 0.5
@@ -71,7 +78,9 @@ class Signins:
         if device is None or not self._is_proved(request, device):
             return None
         noting = self._noting.get(device.id)
-        if self.devices.now_us() - device.seen_at > _HOUR_US and (noting is None or noting.done()):
+        if self.devices.now_us() - device.seen_at > _HOUR_US and (
+            noting is None or noting.done()
+        ):
             self._noting[device.id] = asyncio.create_task(self._note_seen(device.id))
         return device
 
@@ -82,7 +91,9 @@ class Signins:
             return device.has_key(key, port_of(request))
         signature = request.query_params.get("signed", "")
         reads = request.method in {"GET", "HEAD"}
-        return reads and self.links.is_signed(device.id, request.scope["path"], signature)
+        return reads and self.links.is_signed(
+            device.id, request.scope["path"], signature
+        )
 
     async def revoke(self, id: str, user: str) -> None:  # noqa: A002  (the field's name)
         """Sign out one device of this user."""
@@ -93,7 +104,11 @@ class Signins:
         """Sign out all devices of a user and delete the user's unused links."""
         # The devices come first: a folder of codes that cannot be changed must keep nobody signed in.
         await asyncio.to_thread(self.devices.revoke_all, user)
-        self._known = {cookie: known for cookie, known in self._known.items() if known.device.user != user}
+        self._known = {
+            cookie: known
+            for cookie, known in self._known.items()
+            if known.device.user != user
+        }
         await self._end_revoked()
         await asyncio.to_thread(self.links.forget_codes, user)
 
@@ -136,7 +151,11 @@ class Signins:
         self._end(streaming - ids)
 
     def _end(self, ids: set[str]) -> None:
-        self._known = {cookie: known for cookie, known in self._known.items() if known.device.id not in ids}
+        self._known = {
+            cookie: known
+            for cookie, known in self._known.items()
+            if known.device.id not in ids
+        }
         for id in ids:  # noqa: A001
             for hint in self._streams.pop(id, set()):
                 hint.set()
@@ -152,14 +171,21 @@ class Signins:
         if reading is None:  # several requests of one moment share one read
             if known is None:
                 if len(self._unknown) >= UNKNOWN_MAX:
-                    raise StoreBusy("Too many browsers wait to be recognised.", hint="Try again in a moment.")
+                    raise StoreBusy(
+                        "Too many browsers wait to be recognised.",
+                        hint="Try again in a moment.",
+                    )
                 self._unknown.add(cookie)
             reading = self._reading[cookie] = asyncio.create_task(self._read(cookie))
             reading.add_done_callback(lambda task: self._was_read(cookie, task))
         if known is None:
             return await asyncio.shield(reading)
         done, _ = await asyncio.wait({reading}, timeout=STORE_SECONDS)
-        return known.device if not done or reading.exception() is not None else reading.result()
+        return (
+            known.device
+            if not done or reading.exception() is not None
+            else reading.result()
+        )
 
     async def _read(self, cookie: str) -> Device | None:
         loop = asyncio.get_running_loop()
@@ -183,7 +209,8 @@ class Signins:
     async def _note_seen(self, id: str) -> None:  # noqa: A002
         try:
             await asyncio.to_thread(self.devices.note_seen, id)
-            await asyncio.sleep(FRESH_SECONDS)  # until then a known device has the time before
+            # until then a known device has the time before
+            await asyncio.sleep(FRESH_SECONDS)
         except TenaxError:  # it is noted with a later request
             await asyncio.sleep(_RETRY_SECONDS)
 

@@ -60,10 +60,15 @@ def _lacks(journal: Journal) -> Lacks | None:
 async def events(call: Request, runtime: Runtime, at: str = "-") -> Response:
     """What happens, as it happens: server-sent events from this cursor on."""
     feed = _Feed(
-        house_of(call), device_of(call).id, runtime, *_parsed(call.headers.get("last-event-id") or at)
+        house_of(call),
+        device_of(call).id,
+        runtime,
+        *_parsed(call.headers.get("last-event-id") or at),
     )
     return StreamingResponse(
-        feed.frames(), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
+        feed.frames(),
+        media_type="text/event-stream",
+        headers={"x-accel-buffering": "no"},
     )
 
 
@@ -72,8 +77,12 @@ def _parsed(cursor: str) -> tuple[str, dict[str, int | None]]:
     places: dict[str, int | None] = {}
     for each in watched:
         name, _, seq = each.rpartition(":")
-        if not _ID.fullmatch(name) or not (seq == "" or (seq.isdecimal() and len(seq) <= _SEQ_DIGITS_MAX)):
-            raise InvalidInput("This is no cursor of ours.", hint="Begin with `-~CONVERSATION:`.")
+        if not _ID.fullmatch(name) or not (
+            seq == "" or (seq.isdecimal() and len(seq) <= _SEQ_DIGITS_MAX)
+        ):
+            raise InvalidInput(
+                "This is no cursor of ours.", hint="Begin with `-~CONVERSATION:`."
+            )
         places[name] = int(seq) if seq else None
     if len(places) > WATCHED_MAX:
         raise InvalidInput(f"One stream can watch {WATCHED_MAX} conversations.")
@@ -84,7 +93,12 @@ class _Feed:
     """One browser's stream."""
 
     def __init__(
-        self, house: House, device: str, runtime: Runtime, incarnation: str, places: dict[str, int | None]
+        self,
+        house: House,
+        device: str,
+        runtime: Runtime,
+        incarnation: str,
+        places: dict[str, int | None],
     ) -> None:
         self._house = house
         self._device = device
@@ -104,16 +118,23 @@ class _Feed:
         self._house.signins.enter(self._device, self._hint)
         try:
             incarnation = self._runtime.journal.incarnation
-            yield self._frame("hello", {"incarnation": incarnation, "version": metadata.version("tenax")})
+            yield self._frame(
+                "hello",
+                {"incarnation": incarnation, "version": metadata.version("tenax")},
+            )
             await self._runtime.list.enter(self._hint)
             async for frame in self._enter():
                 yield frame
-            while not self._house.stopping and self._house.signins.may_read(self._device, self._hint):
+            while not self._house.stopping and self._house.signins.may_read(
+                self._device, self._hint
+            ):
                 self._hint.clear()
                 for frame in self._news():
                     yield frame
                 try:
-                    async with asyncio.timeout(LOOK_SECONDS if self._lacks else BEAT_SECONDS):
+                    async with asyncio.timeout(
+                        LOOK_SECONDS if self._lacks else BEAT_SECONDS
+                    ):
                         await self._hint.wait()
                 except TimeoutError:
                     yield b": here\n\n"
@@ -145,7 +166,8 @@ class _Feed:
         if lacks != self._lacks:
             self._lacks = lacks
             found.append(self._frame("store", {"lacks": lacks}))
-        if self._incarnation != self._runtime.journal.incarnation:  # numbers of another life say nothing here
+        # numbers of another life say nothing here
+        if self._incarnation != self._runtime.journal.incarnation:
             self._incarnation = self._runtime.journal.incarnation
             self._places = dict.fromkeys(self._places)
         moves = self._runtime.list.since(self._listed)
@@ -168,16 +190,27 @@ class _Feed:
         changes = live.since(was, self._incarnation)
         if changes is None:
             page = msgspec.structs.asdict(Rows.of(live.snapshot()))
-            found.append(self._frame("rows", {"conversation": name, "at": live.at, **page}))
+            found.append(
+                self._frame("rows", {"conversation": name, "at": live.at, **page})
+            )
         elif changes:
-            found.append(self._frame("changes", {"conversation": name, "at": live.at, "changes": changes}))
+            found.append(
+                self._frame(
+                    "changes", {"conversation": name, "at": live.at, "changes": changes}
+                )
+            )
         if live.held != self._held.get(name, 0):
             self._held[name] = live.held
-            found.append(self._frame("held", {"conversation": name, "bytes": live.held}))
+            found.append(
+                self._frame("held", {"conversation": name, "bytes": live.held})
+            )
         return found
 
     def _frame(self, what: str, data: Any) -> bytes:  # noqa: ANN401  (whatever is told)
-        places = "".join(f"~{name}:{'' if seq is None else seq}" for name, seq in self._places.items())
+        places = "".join(
+            f"~{name}:{'' if seq is None else seq}"
+            for name, seq in self._places.items()
+        )
         return b"event: %b\nid: %b%b\ndata: %b\n\n" % (
             what.encode(),
             self._incarnation.encode(),

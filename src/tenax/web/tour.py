@@ -43,7 +43,9 @@ async def pull_the_plug(runtime: Runtime) -> None:
     recent = await runtime.conversations(limit=50)
     if not any(each.source == TOUR for each in recent):
         raise Refused("The plug can be pulled on the tour.", hint="Begin one first.")
-    asyncio.get_running_loop().call_later(_PLUG_SECONDS, os.kill, os.getpid(), signal.SIGKILL)
+    asyncio.get_running_loop().call_later(
+        _PLUG_SECONDS, os.kill, os.getpid(), signal.SIGKILL
+    )
 
 
 @endpoint("GET", "/api/doctor", owner=True)

@@ -22,13 +22,19 @@ from tenax.errors import ConfigError
 __all__ = ["talk"]
 
 
-def talk(config: Config, *, conversation: str | None, new: bool, context_files: bool) -> int:
+def talk(
+    config: Config, *, conversation: str | None, new: bool, context_files: bool
+) -> int:
     """Talk until the person leaves: in this conversation, in a new one, or in the last one."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or is_dumb_terminal():
-        raise click.UsageError('A talk needs a terminal. Without one, ask with: tenax -p "..."')
+        raise click.UsageError(
+            'A talk needs a terminal. Without one, ask with: tenax -p "..."'
+        )
     if config.model is None:
         raise ConfigError(
             "No model is set up, so nobody can answer.",
             hint="Run `tenax setup` to set one up, or `tenax demo` to try Tenax without one.",
         )
-    return in_loop(Face.talk(config, conversation, new=new, context_files=context_files))
+    return in_loop(
+        Face.talk(config, conversation, new=new, context_files=context_files)
+    )

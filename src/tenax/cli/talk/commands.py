@@ -24,7 +24,12 @@ __all__ = ["Commands"]
 
 LISTED_MAX: Final = 20
 # Names that people bring along from elsewhere: accepted, not advertised.
-_HABITS: Final = {"sessions": "list", "resume": "open", "compress": "compact", "reset": "new"}
+_HABITS: Final = {
+    "sessions": "list",
+    "resume": "open",
+    "compress": "compact",
+    "reset": "new",
+}
 _NAMES: Final = ("new", "list", "open", "search", "undo", "retry", "edit", "fork", "compact", "clear", "model", "tools",
                  "rules", "changes", "putback", "attach", "stop", "steer", "queue", "title", "help")  # fmt: skip
 _TITLE_COLUMNS: Final = 60
@@ -47,7 +52,11 @@ class Commands:
         name = _HABITS.get(name, name)
         if name not in _NAMES:
             near = difflib.get_close_matches(name, [*_NAMES, *_HABITS], n=1)
-            meant = f"Did you mean /{_HABITS.get(near[0], near[0])}?" if near else "/help lists them."
+            meant = (
+                f"Did you mean /{_HABITS.get(near[0], near[0])}?"
+                if near
+                else "/help lists them."
+            )
             self._face.prompt.put(line)
             self._face.tell(
                 f"There is no command /{name}. {meant} A message may begin with a space, then a slash."
@@ -60,16 +69,30 @@ class Commands:
         """Words that may stand at the end of this line, each with what it is."""
         name, space, rest = line[1:].partition(" ")
         if not space:
-            yield from ((f"/{each}", self._about(each)[1]) for each in _NAMES if each.startswith(name))
+            yield from (
+                (f"/{each}", self._about(each)[1])
+                for each in _NAMES
+                if each.startswith(name)
+            )
         elif _HABITS.get(name, name) == "open":
-            yield from ((each, title) for each, title in self._titles.items() if each.startswith(rest))
+            yield from (
+                (each, title)
+                for each, title in self._titles.items()
+                if each.startswith(rest)
+            )
         elif name == "model":
             models = self._face.runtime.config.models
-            yield from ((label, models[label].name) for label in models if label.startswith(rest))
+            yield from (
+                (label, models[label].name)
+                for label in models
+                if label.startswith(rest)
+            )
 
     def _about(self, name: str) -> tuple[str, str]:
         """What a command takes and does, from its docstring."""
-        takes, _, does = (inspect.getdoc(getattr(self, f"_{name}")) or "").rpartition(": ")
+        takes, _, does = (inspect.getdoc(getattr(self, f"_{name}")) or "").rpartition(
+            ": "
+        )
         return takes, does[:1].upper() + does[1:]
 
     @property
@@ -102,14 +125,22 @@ class Commands:
     async def learn(self, found: list[Summary] | None = None) -> None:
         """Find what these conversations, or the newest, are called, by their title or their first words."""
         runtime = self._face.runtime
-        for each in await runtime.list.page(found or await runtime.conversations(limit=LISTED_MAX)):
+        for each in await runtime.list.page(
+            found or await runtime.conversations(limit=LISTED_MAX)
+        ):
             title = one_line(each.title or "") or each.words or UNTITLED
             self._titles[each.id] = fit(title, _TITLE_COLUMNS)
 
     def _line(self, each: Summary) -> str:
         name, now = each.conversation, self._face.runtime.journal.clock.now_us()
-        marks = {"here": name == self._face.name, "writing": each.running, "pinned": each.pinned}
-        told = ", ".join([f"{each.messages} messages", *(mark for mark, on in marks.items() if on)])
+        marks = {
+            "here": name == self._face.name,
+            "writing": each.running,
+            "pinned": each.pinned,
+        }
+        told = ", ".join(
+            [f"{each.messages} messages", *(mark for mark, on in marks.items() if on)]
+        )
         return f"{self._titles.get(name, name)}  {short_time(each.updated_at, now)}, {told}"
 
     async def _open(self, words: str) -> None:
@@ -118,10 +149,14 @@ class Commands:
         if words.isdecimal():
             numbered = {str(n): each for n, each in enumerate(self._numbered, 1)}
             if words not in numbered:
-                raise InvalidInput(f"The last list has no number {words:.20}.", hint="/list shows it.")
+                raise InvalidInput(
+                    f"The last list has no number {words:.20}.", hint="/list shows it."
+                )
             name = numbered[words]
         if not name:
-            raise InvalidInput("Which one?", hint="/open takes a number of /list, or an id.")
+            raise InvalidInput(
+                "Which one?", hint="/open takes a number of /list, or an id."
+            )
         await self._face.open(name)
 
     async def _search(self, words: str) -> None:
@@ -154,10 +189,14 @@ class Commands:
         if words == "back":
             await self._bring_back()
         elif words:
-            raise InvalidInput(f"/undo does not know {words!r}.", hint="It stands alone, or with: back")
+            raise InvalidInput(
+                f"/undo does not know {words!r}.", hint="It stands alone, or with: back"
+            )
         else:
             await self._take_back()
-            self._face.tell("The last message was taken back. /undo back brings it back.")
+            self._face.tell(
+                "The last message was taken back. /undo back brings it back."
+            )
 
     async def _bring_back(self) -> None:
         if self._taken_back is None or self._taken_back[0] != self._here:
@@ -169,7 +208,10 @@ class Commands:
         """The last message, which no longer stands."""
         name = self._at_rest
         asked = await self._last_message(name)
-        self._taken_back = (name, await self._face.runtime.undo(name, to=int(asked.id) - 1))
+        self._taken_back = (
+            name,
+            await self._face.runtime.undo(name, to=int(asked.id) - 1),
+        )
         return asked
 
     async def _last_message(self, name: str) -> Row:
@@ -238,12 +280,18 @@ class Commands:
         """FILE: a text, a picture or a PDF that goes with the next message; without one, take back what waits."""
         face = self._face
         if words:
-            data = await asyncio.to_thread(read_file, Path(words), face.runtime.config.tools_folder)
+            data = await asyncio.to_thread(
+                read_file, Path(words), face.runtime.config.tools_folder
+            )
             part = await face.runtime.attachments.put(words, data)
             face.attached.append(part)
-            face.tell(f"{part.name} goes with the next message. /attach alone takes it back.")
+            face.tell(
+                f"{part.name} goes with the next message. /attach alone takes it back."
+            )
         else:
-            face.tell(f"{len(face.attached)} taken back." if face.attached else "Which file?")
+            face.tell(
+                f"{len(face.attached)} taken back." if face.attached else "Which file?"
+            )
             face.attached.clear()
 
     # -- settings --------------------------------------------------------------------------------------------
@@ -253,10 +301,18 @@ class Commands:
         face, models = self._face, self._face.runtime.config.models
         if words not in models:
             if words:
-                raise InvalidInput(f"No model is called {words}.", hint=f"There are: {', '.join(models)}.")
+                raise InvalidInput(
+                    f"No model is called {words}.",
+                    hint=f"There are: {', '.join(models)}.",
+                )
             now = face.runtime.agent.models[0].name
-            marks = {each: "  (in use)" if models[each].name == now else "" for each in models}
-            face.tell_list([f"{each}  {models[each].name}{marks[each]}" for each in models])
+            marks = {
+                each: "  (in use)" if models[each].name == now else ""
+                for each in models
+            }
+            face.tell_list(
+                [f"{each}  {models[each].name}{marks[each]}" for each in models]
+            )
             return
         await face.runtime.use_model(words)
         await face.look()
@@ -267,7 +323,10 @@ class Commands:
         tools = self._face.runtime.agent.gate.tools()
         asks = {True: ", asks first", False: ""}
         self._face.tell_list(
-            [f"{each.name} ({each.effect}{asks[each.asks]}): {each.description}" for each in tools]
+            [
+                f"{each.name} ({each.effect}{asks[each.asks]}): {each.description}"
+                for each in tools
+            ]
         )
 
     async def _rules(self, words: str) -> None:
@@ -279,14 +338,19 @@ class Commands:
             await runtime.remove_rule(gone)
             self._face.tell(f"Taken back: {gone}")
         elif words:
-            raise InvalidInput(f"/rules does not know {words!r}.", hint="It stands alone, or with: remove N")
+            raise InvalidInput(
+                f"/rules does not know {words!r}.",
+                hint="It stands alone, or with: remove N",
+            )
         else:
             self._face.tell_list(lines_of(runtime.rules()) or ["There are no rules."])
 
     async def _changes(self, _words: str) -> None:
         """What the last turn changed in the folder, as diffs."""
         turns = await self._face.runtime.changes(self._here)
-        self._face.tell_list(changed(turns[-1]) if turns else ["Nothing was changed in the folder."])
+        self._face.tell_list(
+            changed(turns[-1]) if turns else ["Nothing was changed in the folder."]
+        )
 
     async def _putback(self, _words: str) -> None:
         """Make the files again what they were before the last turn; once more takes that back."""
@@ -304,6 +368,9 @@ class Commands:
 
     async def _help(self, _words: str) -> None:
         """This list."""
-        abouts = [(f"/{name} {self._about(name)[0]}".rstrip(), self._about(name)[1]) for name in _NAMES]
+        abouts = [
+            (f"/{name} {self._about(name)[0]}".rstrip(), self._about(name)[1])
+            for name in _NAMES
+        ]
         keys = "Enter sends, Alt-Enter begins a new line. Ctrl-C stops the answer, a second one leaves; so does Ctrl-D."
         self._face.tell_list([*(f"{usage:<16} {does}" for usage, does in abouts), keys])

@@ -62,7 +62,9 @@ class Face:
         """The open conversation; None before the first words of a new one."""
         self.run: str | None = None
         """The run that is open in it."""
-        self.runtime = Runtime(config, serves=False, on_held=self._on_held, context_files=context_files)
+        self.runtime = Runtime(
+            config, serves=False, on_held=self._on_held, context_files=context_files
+        )
         self.commands = Commands(self)
         self.prompt = Prompt(
             config.places.state / "history",
@@ -94,7 +96,9 @@ class Face:
         self._away = False
 
     @classmethod
-    async def talk(cls, config: Config, conversation: str | None, *, new: bool, context_files: bool) -> int:
+    async def talk(
+        cls, config: Config, conversation: str | None, *, new: bool, context_files: bool
+    ) -> int:
         """Talk until the person leaves."""
         face = cls(config, context_files=context_files)
         try:
@@ -111,7 +115,9 @@ class Face:
     async def _last(self) -> str | None:
         """The conversation in which something happened last. Pinned ones stand first in the list."""
         found = await self.runtime.conversations()
-        return max(found, key=lambda each: each.updated_at).conversation if found else None
+        return (
+            max(found, key=lambda each: each.updated_at).conversation if found else None
+        )
 
     async def _until_left(self) -> None:
         loop = asyncio.get_running_loop()
@@ -131,13 +137,18 @@ class Face:
             self.tell(f"Whether this was stored is not known: {unsure}")
         self.prompt.print(self.screen.rest())
         if await self._is_writing():
-            self.tell("The answer is not finished. It goes on when the conversation is opened again.")
+            self.tell(
+                "The answer is not finished. It goes on when the conversation is opened again."
+            )
 
     async def _is_writing(self) -> bool:
         """Whether an answer is being written by this process."""
         try:
             me = await self.runtime.journal.instance()
-            return me in [await self.runtime.journal.holder(f"run:{name}") for name in self._opened]
+            return me in [
+                await self.runtime.journal.holder(f"run:{name}")
+                for name in self._opened
+            ]
         except StoreError:
             return False
 
@@ -202,7 +213,9 @@ class Face:
                     self._away = False
                     self._show(changes)
                     await self._look_at_questions()
-                    if not changes or not all(isinstance(each, Grow) for each in changes):
+                    if not changes or not all(
+                        isinstance(each, Grow) for each in changes
+                    ):
                         await self.look()
             except StoreUnavailable:
                 self._away = True
@@ -221,7 +234,9 @@ class Face:
 
     async def _look_at_questions(self) -> None:
         """See how what is asked can be answered, once for each question."""
-        if self.name is None or all(row.id in self.screen.questions for row in self.screen.asks):
+        if self.name is None or all(
+            row.id in self.screen.questions for row in self.screen.asks
+        ):
             return
         for each in await self.runtime.questions(self.name):
             self.screen.questions[f"{each.message}:{each.call}"] = each
@@ -237,7 +252,11 @@ class Face:
             title = one_line((await journal.summary(name)).title or "") or name
             usage, spent = await self._usage(name), await journal.spent(name)
             room = f" of {model.context:,}" if model.context else ""
-            parts.append(f"context {usage.input + usage.output:,}{room}" if usage else "context unknown")
+            parts.append(
+                f"context {usage.input + usage.output:,}{room}"
+                if usage
+                else "context unknown"
+            )
             parts.append(f"{spent.input:,} tokens in, {spent.output:,} out")
             parts.append("cost unknown" if spent.unpriced else f"${spent.cost:.4f}")
         if run is not None and run != self.run:
@@ -257,10 +276,15 @@ class Face:
         lines = self.screen.live(lines_max)
         self._shown = self._first_question
         if self._sending:
-            lines.append(("class:waits", f"> {one_line(self._sending)[:60]} (not stored yet)"))
+            lines.append(
+                ("class:waits", f"> {one_line(self._sending)[:60]} (not stored yet)")
+            )
         if self._armed and not self.prompt.text:
             lines.append(("class:hint", "Ctrl-C again leaves"))
-        return [*lines, ("class:status", fit(self._standing(), self.prompt.columns - 1))]
+        return [
+            *lines,
+            ("class:status", fit(self._standing(), self.prompt.columns - 1)),
+        ]
 
     def _standing(self) -> str:
         held = f" · {self._held:,} bytes held on this host" if self._held else ""
@@ -280,7 +304,9 @@ class Face:
     def tell_list(self, lines: Iterable[str]) -> None:
         """Lines that belong together."""
         columns = self.prompt.columns
-        self.prompt.print("".join(aside(f"   {line}", columns=columns) for line in lines) + "\n")
+        self.prompt.print(
+            "".join(aside(f"   {line}", columns=columns) for line in lines) + "\n"
+        )
 
     # -- what is typed ---------------------------------------------------------------------------------------
 
@@ -331,9 +357,15 @@ class Face:
             if shown == self._first_question:
                 await self._answer_with(asks[0], line)
             else:  # the words were meant for something else
-                self.tell("This question was not shown yet when you began the line. Enter answers it now.")
+                self.tell(
+                    "This question was not shown yet when you began the line. Enter answers it now."
+                )
                 self.prompt.put(line)
-        elif (key in _ANSWERS or key == "c") and self.run and self.screen.asked_by == self.run:
+        elif (
+            (key in _ANSWERS or key == "c")
+            and self.run
+            and self.screen.asked_by == self.run
+        ):
             self.tell("Nothing is asked any more: it was answered already.")
         else:
             await self.say(line)
@@ -352,7 +384,9 @@ class Face:
         message, _, call = row.id.partition(":")
         self.screen.mine.add(row.id)
         try:
-            await self.runtime.answer(self.name or "", int(message), call, answer, words=words)
+            await self.runtime.answer(
+                self.name or "", int(message), call, answer, words=words
+            )
         except TenaxError:
             if words:
                 self.prompt.put(words)
@@ -365,23 +399,43 @@ class Face:
         """
         await self._look_at_questions()
         found = self.screen.questions.get(row.id)
-        patterns = [] if found is None else found.always if answer == "always" else found.conversation
+        patterns = (
+            []
+            if found is None
+            else found.always
+            if answer == "always"
+            else found.conversation
+        )
         if found is None or not patterns:
             what = "for good" if answer == "always" else "for the conversation"
-            raise InvalidInput(f"This cannot be allowed {what}.", hint="y allows it once.")
+            raise InvalidInput(
+                f"This cannot be allowed {what}.", hint="y allows it once."
+            )
         if answer == "always" and not number:
-            lines = [f"{n:>2}  {row.name}  {pattern}" for n, pattern in enumerate(found.noted(patterns), 1)]
+            lines = [
+                f"{n:>2}  {row.name}  {pattern}"
+                for n, pattern in enumerate(found.noted(patterns), 1)
+            ]
             self.tell_list(["Always allow, without asking, what fits:", *lines])
-            self.tell("always 1 makes that rule and allows this call; /rules shows all and takes them back.")
+            self.tell(
+                "always 1 makes that rule and allows this call; /rules shows all and takes them back."
+            )
             return
         numbered = {str(n): pattern for n, pattern in enumerate(patterns, 1)}
         pattern = numbered.get(number or "1", "")
         if not pattern:
-            raise InvalidInput(f"No pattern has the number {number:.20}.", hint=f"1 to {len(patterns)}.")
+            raise InvalidInput(
+                f"No pattern has the number {number:.20}.",
+                hint=f"1 to {len(patterns)}.",
+            )
         self.screen.mine.add(row.id)
-        await self.runtime.answer(self.name or "", found.message, found.call, answer, pattern=pattern)
+        await self.runtime.answer(
+            self.name or "", found.message, found.call, answer, pattern=pattern
+        )
 
-    async def say(self, words: str, how: How = "queue", *, parts: Iterable[Part] = ()) -> None:
+    async def say(
+        self, words: str, how: How = "queue", *, parts: Iterable[Part] = ()
+    ) -> None:
         """Store a message in the open conversation; the first one makes it. What cannot be stored comes back."""
         more = [*parts, *self.attached]
         if not words.strip() and not more:
@@ -392,8 +446,11 @@ class Face:
             if self.name is None:
                 await self.open(await self.runtime.new(source="cli"))
             name = self.name or ""
-            once = self._unsure.setdefault(f"{name} {words}", Dedup("talk", uuid.uuid4().hex))
-            self.screen.mine.update(row.id for row in self.screen.asks)  # a newer message is a no to them
+            once = self._unsure.setdefault(
+                f"{name} {words}", Dedup("talk", uuid.uuid4().hex)
+            )
+            # a newer message is a no to them
+            self.screen.mine.update(row.id for row in self.screen.asks)
             await self.runtime.submit(name, [Text(words), *more], how=how, dedup=once)
             self.attached.clear()
             del self._unsure[f"{name} {words}"]

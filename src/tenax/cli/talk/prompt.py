@@ -66,7 +66,9 @@ class Prompt:
         self._accept = accept
         self._is_empty = True
         depth = ColorDepth.from_env()
-        output = _Output.from_pty(sys.stdout, term=os.environ.get("TERM"), default_color_depth=depth)
+        output = _Output.from_pty(
+            sys.stdout, term=os.environ.get("TERM"), default_color_depth=depth
+        )
         self._output = cast("_Output", output)
         self._session: PromptSession[None] = PromptSession(
             self._message,
@@ -205,7 +207,11 @@ class _Words(Completer):
     def __init__(self, complete: Callable[[str], Iterable[tuple[str, str]]]) -> None:
         self._complete = complete
 
-    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:  # noqa: ARG002  (the library's signature)
+    def get_completions(
+        self,
+        document: Document,
+        complete_event: CompleteEvent,  # noqa: ARG002
+    ) -> Iterable[Completion]:
         line = document.text_before_cursor
         if line.startswith("/") and "\n" not in line:
             last = line.rpartition(" ")[2]
@@ -231,7 +237,9 @@ def _history(file: Path) -> History:
     """What was typed before, in a file that only this person can read."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
+        os.close(
+            os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        )
         file.chmod(0o600)
     except OSError:
         return InMemoryHistory()

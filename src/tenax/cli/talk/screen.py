@@ -45,10 +45,17 @@ _PARSER: Final = (
 def ansi(*what: RenderableType, columns: int) -> str:
     """Text with styles, as the terminal takes it."""
     file = io.StringIO()
-    console = Console(file=file, force_terminal=True, width=max(columns, 20), highlight=False, markup=False)
+    console = Console(
+        file=file,
+        force_terminal=True,
+        width=max(columns, 20),
+        highlight=False,
+        markup=False,
+    )
     for each in what:
         console.print(each)
-    parts = _STYLE.split(_PADDING.sub(r"\1", file.getvalue()))  # padding would wrap when the window shrinks
+    # padding would wrap when the window shrinks
+    parts = _STYLE.split(_PADDING.sub(r"\1", file.getvalue()))
     return "".join(part if n % 2 else clean(part) for n, part in enumerate(parts))
 
 
@@ -77,7 +84,11 @@ class Screen:
     @property
     def asks(self) -> list[Row]:
         """The questions that are open."""
-        return [row for row in self._rows.values() if row.kind == "tool" and row.state == "asks"]
+        return [
+            row
+            for row in self._rows.values()
+            if row.kind == "tool" and row.state == "asks"
+        ]
 
     def changed(self, changes: Iterable[Change]) -> str:
         """Take changes in; what has to be printed now."""
@@ -88,15 +99,23 @@ class Screen:
                     out += self._put(row)
                 case Grow(name, offset, text):
                     have = self._rows.get(name)
-                    if have is not None and offset <= len(have.text) < offset + len(text):
-                        out += self._put(msgspec.structs.replace(have, text=have.text[:offset] + text))
+                    if have is not None and offset <= len(have.text) < offset + len(
+                        text
+                    ):
+                        out += self._put(
+                            msgspec.structs.replace(
+                                have, text=have.text[:offset] + text
+                            )
+                        )
                 case Drop(name):
                     have = self._rows.pop(name, None)
                     self._said.pop(name, None)
                     self._printed.pop(name, None)
                     gone += have is not None and have.kind != "notice"
         if gone:
-            out += self._aside(f"The last {gone} row{'s' if gone > 1 else ''} above no longer stand.")
+            out += self._aside(
+                f"The last {gone} row{'s' if gone > 1 else ''} above no longer stand."
+            )
         return out
 
     def _put(self, row: Row) -> str:
@@ -105,14 +124,20 @@ class Screen:
         if row.kind == "assistant":
             return self._answer(row)
         if row.kind == "tool":
-            return self._settled_elsewhere(before, row) + self._waits_elsewhere(before, row) + self._tool(row)
+            return (
+                self._settled_elsewhere(before, row)
+                + self._waits_elsewhere(before, row)
+                + self._tool(row)
+            )
         if (
             row.state in {"user": _WAITS, "files": ("open",)}.get(row.kind, ())
             or self._printed.get(row.id) == row.state
         ):
             return ""
         first, self._printed[row.id] = row.id not in self._printed, row.state
-        return self._whole(row, "(erased)" if row.erased else clean(row.text), first=first)
+        return self._whole(
+            row, "(erased)" if row.erased else clean(row.text), first=first
+        )
 
     def _whole(self, row: Row, text: str, *, first: bool) -> str:
         """A row that is printed as a whole, each time its state changes."""
@@ -122,16 +147,22 @@ class Screen:
                 body = f"{who}{with_files(text, row)}".replace("\n", "\n  ")
                 return ansi(Text(f"> {body}", "bold"), "", columns=self._columns())
             case "marker":
-                why = f" {text}" if first and text and text != WORDING[row.state] else ""
+                why = (
+                    f" {text}" if first and text and text != WORDING[row.state] else ""
+                )
                 way_on = " /retry asks again." if row.state == "failed" else ""
                 return self._aside(WORDING[row.state] + why + way_on)
             case "notice":
-                return self._aside(text + (" It is tried again." if row.state == "retrying" else ""))
+                return self._aside(
+                    text + (" It is tried again." if row.state == "retrying" else "")
+                )
             case "memory":
                 return self._aside(noted(row))
             case "files":
                 way_on = "/changes shows what, /putback puts it back."
-                return self._aside("Put back." if row.state == "undone" else f"{text} {way_on}")
+                return self._aside(
+                    "Put back." if row.state == "undone" else f"{text} {way_on}"
+                )
             case _:
                 return self._aside(f"{row.kind.capitalize()}:") + self._markdown(text)
 
@@ -175,8 +206,14 @@ class Screen:
         if row.state in _UNDER_WAY:
             return ""
         self._printed[row.id] = state
-        why = f": {one_line(row.text)}" if row.state not in {"done", "cancelled"} and row.text else ""
-        return ansi(Text(f"  {_call(row)} … {state}{why}", "cyan"), "", columns=self._columns())
+        why = (
+            f": {one_line(row.text)}"
+            if row.state not in {"done", "cancelled"} and row.text
+            else ""
+        )
+        return ansi(
+            Text(f"  {_call(row)} … {state}{why}", "cyan"), "", columns=self._columns()
+        )
 
     def _question(self, row: Row) -> str:
         if found := choices(row.name, row.arguments):
@@ -186,17 +223,28 @@ class Screen:
             ]
             return ansi(Text("\n".join(lines), "yellow"), "", columns=self._columns())
         told = f"  {one_line(row.name)} asks to be allowed.\n  It touches: {one_line(row.touches)}\n  Its arguments: "
-        return ansi(Text(told + clean(row.arguments), "yellow"), "", columns=self._columns())
+        return ansi(
+            Text(told + clean(row.arguments), "yellow"), "", columns=self._columns()
+        )
 
     def _settled_elsewhere(self, before: Row | None, row: Row) -> str:
-        if before is None or before.state != "asks" or row.state == "asks" or row.id in self.mine:
+        if (
+            before is None
+            or before.state != "asks"
+            or row.state == "asks"
+            or row.id in self.mine
+        ):
             return ""
-        return self._aside(f"The question about {row.name} was settled elsewhere: {row.state}.")
+        return self._aside(
+            f"The question about {row.name} was settled elsewhere: {row.state}."
+        )
 
     def _waits_elsewhere(self, before: Row | None, row: Row) -> str:
         if not row.child_asks or (before is not None and before.child_asks):
             return ""
-        return self._aside(f"The sub-agent waits for your answer: /open {one_line(row.child)}")
+        return self._aside(
+            f"The sub-agent waits for your answer: /open {one_line(row.child)}"
+        )
 
     def _aside(self, words: str) -> str:
         return aside(f"-- {words}", columns=self._columns()) + "\n"
@@ -206,7 +254,9 @@ class Screen:
     def live(self, lines_max: int) -> list[tuple[str, str]]:
         """What may still change, as styled lines that fit."""
         columns = max(self._columns() - 1, 1)
-        rows = sorted((row for row in self._rows.values() if row.state), key=lambda row: row.key)
+        rows = sorted(
+            (row for row in self._rows.values() if row.state), key=lambda row: row.key
+        )
         lines: list[tuple[str, str]] = []
         for row in rows:
             if row.kind == "assistant" and row.state == "streaming":
@@ -214,23 +264,34 @@ class Screen:
             elif row.kind == "tool" and row.state in _UNDER_WAY - {"asks"}:
                 lines.append(("class:tool", f"  {_call(row)} … {row.state}"))
             elif row.kind == "user" and row.state:
-                lines.append(("class:waits", f"> {one_line(row.text)} ({_WAITS.get(row.state, row.state)})"))
+                lines.append(
+                    (
+                        "class:waits",
+                        f"> {one_line(row.text)} ({_WAITS.get(row.state, row.state)})",
+                    )
+                )
         if asks := self.asks:
             for about in _ways_to_answer(asks[0], self.questions.get(asks[0].id)):
-                lines += [("class:question", piece) for piece in textwrap.wrap(about, columns)]
+                lines += [
+                    ("class:question", piece) for piece in textwrap.wrap(about, columns)
+                ]
         return [(style, fit(line, columns)) for style, line in lines[-lines_max:]]
 
     def _tail(self, row: Row, columns: int) -> Sequence[str]:
         text = clean(row.text)[len(self._said.get(row.id, "")) :].expandtabs(4)
         text = text[-columns * _TAIL_LINES_MAX :]
         wrapped = [
-            piece for line in text.strip("\n").split("\n") for piece in textwrap.wrap(line, columns) or [""]
+            piece
+            for line in text.strip("\n").split("\n")
+            for piece in textwrap.wrap(line, columns) or [""]
         ]
         return wrapped[-_TAIL_LINES_MAX:]
 
     def rest(self) -> str:
         """What of the live rows is worth a line when the talk is left: messages that still wait."""
-        waiting = [row for row in self._rows.values() if row.kind == "user" and row.state]
+        waiting = [
+            row for row in self._rows.values() if row.kind == "user" and row.state
+        ]
         return "".join(self._aside(f"It waits: {row.text}") for row in waiting)
 
 
@@ -238,7 +299,9 @@ def _closed(text: str) -> int:
     """How much of a text are closed blocks of markdown: where its last block begins."""
     if "\n" not in text.strip("\n"):
         return 0
-    begins = [token.map[0] for token in _PARSER.parse(text) if token.level == 0 and token.map]
+    begins = [
+        token.map[0] for token in _PARSER.parse(text) if token.level == 0 and token.map
+    ]
     if len(begins) < 2 or begins[-1] == 0:  # noqa: PLR2004  (a last one, and one before it)
         return 0
     return sum(len(line) + 1 for line in text.split("\n")[: begins[-1]])
@@ -247,12 +310,16 @@ def _closed(text: str) -> int:
 def _ways_to_answer(row: Row, question: Question | None) -> list[str]:
     """Say how what is asked can be answered. The patterns stand first: a small terminal shows the last lines."""
     if choices(row.name, row.arguments):
-        return ["  Answer with a number or in your own words; then Enter. /queue says something else."]
+        return [
+            "  Answer with a number or in your own words; then Enter. /queue says something else."
+        ]
     here = question.conversation if question is not None else []
     keys = ["c", *(f"c {number}" for number in range(2, len(here) + 1))]
     lines = [
         f"  {key} in this conversation: {one_line(row.name)} {pattern}"
-        for key, pattern in zip(keys, question.noted(here) if question is not None else [], strict=False)
+        for key, pattern in zip(
+            keys, question.noted(here) if question is not None else [], strict=False
+        )
     ]
     ways = ["y once", *keys[: len(here)]]
     if question is not None and question.always:

@@ -34,7 +34,12 @@ SCHEMA_VERSION = 4
 def statements(dialect: Dialect) -> dict[str, str]:
     """Every statement of this engine by its name."""
     found: dict[str, str] = {}
-    for name in ("queries.sql", "search.sql", f"search_{dialect}.sql", f"{dialect}.sql"):
+    for name in (
+        "queries.sql",
+        "search.sql",
+        f"search_{dialect}.sql",
+        f"{dialect}.sql",
+    ):
         found.update(named(name))
     return found
 
@@ -42,4 +47,7 @@ def statements(dialect: Dialect) -> dict[str, str]:
 def named(file: str) -> dict[str, str]:
     """The statements of one file by their names."""
     pieces = _NAME.split((_HERE / file).read_text("utf-8"))
-    return {key: text.strip().rstrip(";") for key, text in zip(pieces[1::2], pieces[2::2], strict=True)}
+    return {
+        key: text.strip().rstrip(";")
+        for key, text in zip(pieces[1::2], pieces[2::2], strict=True)
+    }

@@ -92,7 +92,9 @@ class Engine:
     @pytest.fixture
     def reconnect(self, journal: Journal) -> Callable[[], None]:
         """Lose the connection to the store, and get it back."""
-        return lambda: journal.store.recover(Trouble(StoreUnavailable("The store was away.")))
+        return lambda: journal.store.recover(
+            Trouble(StoreUnavailable("The store was away."))
+        )
 
     @pytest.fixture
     def leave_behind(self, journal: Journal) -> Callable[[str], Lease]:
@@ -103,7 +105,10 @@ class Engine:
 def begin(journal: Journal, *events: Event, name: str | None = None) -> str:
     """A new conversation, with these events in it. Its first stretch is called `s-` and its name."""
     conversation = name or f"c-{next(_numbers)}"
-    journal.append(conversation, [ConversationOpened(journal.user or "", f"s-{conversation}"), *events])
+    journal.append(
+        conversation,
+        [ConversationOpened(journal.user or "", f"s-{conversation}"), *events],
+    )
     return conversation
 
 
@@ -125,7 +130,11 @@ def delta(request: int, offset: int, text: str) -> ReplyDelta:
 def words(event: Event | Unknown) -> str:
     """The text of a message; of anything else, its kind."""
     parts = getattr(event, "parts", None)
-    return event.kind if parts is None else "".join(part.text for part in parts if isinstance(part, Text))
+    return (
+        event.kind
+        if parts is None
+        else "".join(part.text for part in parts if isinstance(part, Text))
+    )
 
 
 def texts(recorded: list[Recorded]) -> list[str]:
@@ -155,12 +164,19 @@ def compact(
     """Compact up to a seq, from what stood at `folded_to` (now, if it is not said)."""
     head = journal.head(conversation).head
     summary = ContextSummarised([Text(f"summary up to {covers_to}")], covers_to)
-    moved = ContextCompacted(parent, child, head + 1, covers_to, head if folded_to is None else folded_to)
+    moved = ContextCompacted(
+        parent, child, head + 1, covers_to, head if folded_to is None else folded_to
+    )
     return journal.append(conversation, [summary, moved])
 
 
 def take(
-    journal: Journal, name: str, holder: str = "me", seconds: float = 60, *, take_over: bool = False
+    journal: Journal,
+    name: str,
+    holder: str = "me",
+    seconds: float = 60,
+    *,
+    take_over: bool = False,
 ) -> Lease:
     """A lease that is to be had."""
     lease = journal.claim(name, holder, seconds, take_over=take_over)
@@ -179,7 +195,9 @@ def turn(journal: Journal, name: str, run: str, outcome: Outcome = "completed") 
     return journal.append(name, [answer("a"), RunFinished(outcome)], run=run)[-1].seq
 
 
-def at_once(work: Callable[[ItemT], ResultT], items: Collection[ItemT]) -> list[ResultT]:
+def at_once(
+    work: Callable[[ItemT], ResultT], items: Collection[ItemT]
+) -> list[ResultT]:
     """What this does with each of the items, in a thread each that all begin at the same moment."""
     start = threading.Barrier(len(items))
 
@@ -227,7 +245,10 @@ def refused(
     def state() -> object:
         if conversation is None:
             return [each.conversation for each in journal.conversations()]
-        seen = [(each.seq, each.kind, each.body, each.digest) for each in journal.read(conversation)]
+        seen = [
+            (each.seq, each.kind, each.body, each.digest)
+            for each in journal.read(conversation)
+        ]
         return journal.head(conversation), seen, standing(journal, conversation)
 
     before = state()

@@ -15,7 +15,15 @@ from tenax.events import (
 )
 from tenax.journal import Journal
 from tenax.parts import Text
-from tenax.testing.contract.base import Engine, at_once, begin, compact, refused, said, say
+from tenax.testing.contract.base import (
+    Engine,
+    at_once,
+    begin,
+    compact,
+    refused,
+    said,
+    say,
+)
 
 RIVALS = 6
 
@@ -23,14 +31,20 @@ RIVALS = 6
 class CompactContract(Engine):
     """Compacting, which is appending."""
 
-    def test_a_compaction_ends_the_parent_and_opens_one_child(self, journal: Journal) -> None:
+    def test_a_compaction_ends_the_parent_and_opens_one_child(
+        self, journal: Journal
+    ) -> None:
         """The parent ends for the reason `compression`, and the child names it."""
         name = begin(journal, say("2"), say("3"), say("4"))
         at = compact(journal, name, 3, parent=f"s-{name}", child="s-child")[-1].seq
         parent, child = journal.stretch(f"s-{name}"), journal.stretch("s-child")
         assert parent is not None
         assert child is not None
-        assert (parent.reason, parent.ended_seq, parent.messages) == ("compression", at, 3)
+        assert (parent.reason, parent.ended_seq, parent.messages) == (
+            "compression",
+            at,
+            3,
+        )
         assert (child.parent, child.opened_seq, child.ended_seq, child.covers_to) == (
             f"s-{name}",
             at,
@@ -40,32 +54,52 @@ class CompactContract(Engine):
         assert journal.children(f"s-{name}") == ["s-child"]
         assert journal.head(name).stretch == "s-child"
 
-    def test_a_compaction_moves_context_revision_and_epoch(self, journal: Journal) -> None:
+    def test_a_compaction_moves_context_revision_and_epoch(
+        self, journal: Journal
+    ) -> None:
         """The context begins after what the summary covers; the transcript keeps everything."""
         name = begin(journal, say("2"), say("3"), say("4"))
         at = compact(journal, name, 3, parent=f"s-{name}", child="s-child")[-1].seq
         head = journal.head(name)
-        assert (head.context_from, head.revision, head.epoch, head.messages) == (4, at, at, 3)
+        assert (head.context_from, head.revision, head.epoch, head.messages) == (
+            4,
+            at,
+            at,
+            3,
+        )
         assert said(journal, name) == ["2", "3", "4"]
-        assert [row.role for row in journal.rows(name)] == ["user", "user", "user", "summary"]
+        assert [row.role for row in journal.rows(name)] == [
+            "user",
+            "user",
+            "user",
+            "summary",
+        ]
 
-    def test_messages_belong_to_the_stretch_that_was_open(self, journal: Journal) -> None:
+    def test_messages_belong_to_the_stretch_that_was_open(
+        self, journal: Journal
+    ) -> None:
         """What is said after a compaction counts for the child, and undo takes it from there."""
         name = begin(journal, say("2"), say("3"))
         compact(journal, name, 3, parent=f"s-{name}", child="s-child")
         journal.append(name, [say("6"), say("7")])
         journal.append(name, [ConversationRewound(6)])
         counts = {
-            each: stretch.messages for each in (f"s-{name}", "s-child") if (stretch := journal.stretch(each))
+            each: stretch.messages
+            for each in (f"s-{name}", "s-child")
+            if (stretch := journal.stretch(each))
         }
         assert counts == {f"s-{name}": 2, "s-child": 1}
 
-    def test_what_was_said_meanwhile_stays_in_the_context(self, journal: Journal) -> None:
+    def test_what_was_said_meanwhile_stays_in_the_context(
+        self, journal: Journal
+    ) -> None:
         """Messages that were stored while the summary was being written stand after what it covers."""
         name = begin(journal, say("2"), say("3"))
         folded_to = journal.head(name).head
         journal.append(name, [say("meanwhile")])
-        compact(journal, name, 3, parent=f"s-{name}", child="s-child", folded_to=folded_to)
+        compact(
+            journal, name, 3, parent=f"s-{name}", child="s-child", folded_to=folded_to
+        )
         assert journal.head(name).context_from == 4
         assert said(journal, name)[-1] == "meanwhile"
 
@@ -76,7 +110,10 @@ class CompactContract(Engine):
         def work(n: int) -> str | None:
             summary = ContextSummarised([Text(f"summary {n}")], 3)
             try:
-                journal.append(name, [summary, ContextCompacted(f"s-{name}", f"s-child-{n}", 4, 3, 3)])
+                journal.append(
+                    name,
+                    [summary, ContextCompacted(f"s-{name}", f"s-child-{n}", 4, 3, 3)],
+                )
             except StretchMoved as error:
                 return error.by
             return f"s-child-{n}"
@@ -85,7 +122,9 @@ class CompactContract(Engine):
         assert journal.children(f"s-{name}") == [winner]
         assert journal.head(name).head == 5
 
-    def test_a_compaction_that_comes_after_another_is_refused(self, journal: Journal) -> None:
+    def test_a_compaction_that_comes_after_another_is_refused(
+        self, journal: Journal
+    ) -> None:
         """The second one to the same parent is told which child came first."""
         name = begin(journal, say("2"), say("3"))
         compact(journal, name, 2, parent=f"s-{name}", child="s-first")
@@ -94,7 +133,9 @@ class CompactContract(Engine):
         assert moved.value.by == "s-first"
         assert journal.stretch("s-second") is None
 
-    def test_a_compaction_loses_against_an_edit_of_what_it_covers(self, journal: Journal) -> None:
+    def test_a_compaction_loses_against_an_edit_of_what_it_covers(
+        self, journal: Journal
+    ) -> None:
         """A summary of words that were undone, cleared, brought back or erased meanwhile is not stored."""
         for edit in ("rewound", "cleared", "restored", "erased"):
             name = begin(journal, say("2"), say("3"), say("4"))
@@ -112,19 +153,32 @@ class CompactContract(Engine):
                 case _:
                     journal.erase(name, [3], by="ada")
             with refused(journal, name, HeadMoved):
-                compact(journal, name, 3, parent=f"s-{name}", child=f"s-{name}-child", folded_to=folded_to)
+                compact(
+                    journal,
+                    name,
+                    3,
+                    parent=f"s-{name}",
+                    child=f"s-{name}-child",
+                    folded_to=folded_to,
+                )
             compact(journal, name, 3, parent=f"s-{name}", child=f"s-{name}-child")
 
-    def test_a_compaction_does_not_mind_an_edit_above_what_it_covers(self, journal: Journal) -> None:
+    def test_a_compaction_does_not_mind_an_edit_above_what_it_covers(
+        self, journal: Journal
+    ) -> None:
         """An undo or an erasure after the covered part leaves the summary true."""
         name = begin(journal, say("2"), say("3"), say("4"), say("5"))
         folded_to = journal.head(name).head
         journal.append(name, [ConversationRewound(4)])
         journal.erase(name, [4], by="ada")
-        compact(journal, name, 3, parent=f"s-{name}", child="s-child", folded_to=folded_to)
+        compact(
+            journal, name, 3, parent=f"s-{name}", child="s-child", folded_to=folded_to
+        )
         assert journal.head(name).stretch == "s-child"
 
-    def test_a_summary_covers_what_is_there_and_never_less_than_before(self, journal: Journal) -> None:
+    def test_a_summary_covers_what_is_there_and_never_less_than_before(
+        self, journal: Journal
+    ) -> None:
         """A compaction cannot cover the future, nor less than the one before it."""
         name = begin(journal, say("2"), say("3"), say("4"))
         with refused(journal, name, InvalidInput):
@@ -143,10 +197,14 @@ class CompactContract(Engine):
             with refused(journal, name, ConversationExists):
                 compact(journal, name, 2, parent=f"s-{name}", child=taken)
 
-    def test_titles_and_later_words_do_not_stop_a_compaction(self, journal: Journal) -> None:
+    def test_titles_and_later_words_do_not_stop_a_compaction(
+        self, journal: Journal
+    ) -> None:
         """Only edits of what is covered do."""
         name = begin(journal, say("2"))
         folded_to = journal.head(name).head
         journal.append(name, [ConversationTitled("t"), say("4")])
-        compact(journal, name, 2, parent=f"s-{name}", child="s-child", folded_to=folded_to)
+        compact(
+            journal, name, 2, parent=f"s-{name}", child="s-child", folded_to=folded_to
+        )
         assert journal.head(name).stretch == "s-child"

@@ -14,13 +14,24 @@ from tenax.events import (
     RunStarted,
 )
 from tenax.journal import Journal
-from tenax.testing.contract.base import Engine, answer, begin, compact, delta, refused, said, say
+from tenax.testing.contract.base import (
+    Engine,
+    answer,
+    begin,
+    compact,
+    delta,
+    refused,
+    said,
+    say,
+)
 
 
 class EditContract(Engine):
     """Editing, which is appending."""
 
-    def test_undo_takes_everything_after_a_seq_out_of_the_transcript(self, journal: Journal) -> None:
+    def test_undo_takes_everything_after_a_seq_out_of_the_transcript(
+        self, journal: Journal
+    ) -> None:
         """What was undone no longer stands and no longer counts, but is still in the journal."""
         name = begin(journal, say("2"), answer("3"), say("4"), answer("5"))
         journal.append(name, [ConversationRewound(3)])
@@ -87,7 +98,9 @@ class EditContract(Engine):
         head = journal.head(name)
         assert (head.messages, head.revision) == (3, 6)
 
-    def test_an_undo_can_not_be_taken_back_once_the_conversation_went_on(self, journal: Journal) -> None:
+    def test_an_undo_can_not_be_taken_back_once_the_conversation_went_on(
+        self, journal: Journal
+    ) -> None:
         """After a new message the undone ones have no place any more."""
         name = begin(journal, say("2"), say("3"))
         journal.append(name, [ConversationRewound(2), say("5")])
@@ -102,7 +115,9 @@ class EditContract(Engine):
         assert said(journal, name) == ["2", "3", "5"]
         assert journal.head(name).context_from == 1
 
-    def test_a_clear_that_is_taken_back_keeps_an_older_clear(self, journal: Journal) -> None:
+    def test_a_clear_that_is_taken_back_keeps_an_older_clear(
+        self, journal: Journal
+    ) -> None:
         """Bringing back one clear does not bring back what another one took away."""
         name = begin(journal, say("2"))
         journal.append(name, [ConversationCleared(), say("4")])
@@ -112,7 +127,9 @@ class EditContract(Engine):
         journal.append(name, [ConversationRestored(3)])
         assert said(journal, name) == ["2", "4", "6"]
 
-    def test_only_an_undo_or_a_clear_is_taken_back_and_only_once(self, journal: Journal) -> None:
+    def test_only_an_undo_or_a_clear_is_taken_back_and_only_once(
+        self, journal: Journal
+    ) -> None:
         """Bringing back something else, nothing, or the same thing twice is refused."""
         name = begin(journal, say("2"), say("3"))
         journal.append(name, [ConversationRewound(2)])
@@ -128,7 +145,11 @@ class EditContract(Engine):
         name = begin(journal, say("2"), say("3"))
         journal.append(name, [ConversationRewound(2)])
         journal.append(name, [RunStarted()], run="r-1")
-        for event in (ConversationRewound(1), ConversationCleared(), ConversationRestored(4)):
+        for event in (
+            ConversationRewound(1),
+            ConversationCleared(),
+            ConversationRestored(4),
+        ):
             with refused(journal, name, RunConflict):
                 journal.append(name, [event])
         journal.append(name, [RunFinished("completed")], run="r-1")

@@ -12,7 +12,17 @@ from tenax.errors import CursorMoved, InvalidInput, LeaseLost
 from tenax.events import ConversationOpened, RunFinished, RunStarted
 from tenax.journal import Journal
 from tenax.journal.base import Behind, Entry, Reader
-from tenax.testing.contract.base import Engine, answer, begin, delta, refused, say, take, take_reader, turn
+from tenax.testing.contract.base import (
+    Engine,
+    answer,
+    begin,
+    delta,
+    refused,
+    say,
+    take,
+    take_reader,
+    turn,
+)
 
 INDEX = Reader("index", "facts", "beginning")
 SENDER = Reader("sender", "facts", "now")
@@ -27,13 +37,17 @@ def owed(journal: Journal, reader: Reader) -> list[tuple[str, int, int]]:
 class FollowContract(Engine):
     """Following."""
 
-    def test_a_reader_from_the_beginning_owes_what_was_there_before_it(self, journal: Journal) -> None:
+    def test_a_reader_from_the_beginning_owes_what_was_there_before_it(
+        self, journal: Journal
+    ) -> None:
         """A new reader that starts at the beginning has everything to do."""
         name = begin(journal, say("2"), say("3"))
         assert owed(journal, INDEX) == [(name, 0, 3)]
         assert journal.cursor(INDEX, name) == 0
 
-    def test_a_reader_from_now_owes_nothing_that_was_there_before_it(self, journal: Journal) -> None:
+    def test_a_reader_from_now_owes_nothing_that_was_there_before_it(
+        self, journal: Journal
+    ) -> None:
         """A new reader that starts now is not sent the history, but whatever comes."""
         name = begin(journal, say("2"), say("3"))
         assert owed(journal, SENDER) == []
@@ -41,7 +55,9 @@ class FollowContract(Engine):
         journal.append(name, [say("4")])
         assert owed(journal, SENDER) == [(name, 3, 4)]
 
-    def test_every_reader_owes_what_a_new_conversation_brings(self, journal: Journal) -> None:
+    def test_every_reader_owes_what_a_new_conversation_brings(
+        self, journal: Journal
+    ) -> None:
         """A conversation that is opened after the reader is read from its first event, whatever the policy."""
         assert owed(journal, INDEX) == owed(journal, SENDER) == []
         name = begin(journal, say("2"))
@@ -52,10 +68,14 @@ class FollowContract(Engine):
         origin = begin(journal, say("2"), say("3"))
         for reader in (INDEX, SENDER):
             lease = take_reader(journal, reader, origin)
-            journal.advance(reader, origin, 3, was=journal.cursor(reader, origin), lease=lease)
+            journal.advance(
+                reader, origin, 3, was=journal.cursor(reader, origin), lease=lease
+            )
         fork = journal.fork(origin)
         journal.load(
-            "c-in", ConversationOpened("ada", "s-in"), [Entry("message.user", 5, None, b'{"parts":[]}')]
+            "c-in",
+            ConversationOpened("ada", "s-in"),
+            [Entry("message.user", 5, None, b'{"parts":[]}')],
         )
         assert owed(journal, SENDER) == []
         assert sorted(owed(journal, INDEX)) == sorted([(fork, 0, 3), ("c-in", 0, 2)])
@@ -67,7 +87,10 @@ class FollowContract(Engine):
         name = begin(journal, say("2"), say("3"))
         lease = take_reader(journal, INDEX, name)
         journal.advance(INDEX, name, 2, was=0, lease=lease)
-        assert (journal.cursor(INDEX, name), owed(journal, INDEX)) == (2, [(name, 2, 3)])
+        assert (journal.cursor(INDEX, name), owed(journal, INDEX)) == (
+            2,
+            [(name, 2, 3)],
+        )
         journal.advance(INDEX, name, 3, was=2, lease=lease)
         assert (journal.cursor(INDEX, name), owed(journal, INDEX)) == (3, [])
         journal.append(name, [say("4")])
@@ -133,7 +156,9 @@ class FollowContract(Engine):
         at = turn(journal, name, "r-2")
         assert owed(journal, MEMORY) == [(name, 6, at)]
 
-    def test_a_reader_of_turns_that_comes_later_finds_them(self, journal: Journal) -> None:
+    def test_a_reader_of_turns_that_comes_later_finds_them(
+        self, journal: Journal
+    ) -> None:
         """The turns of before are owed to a reader from the beginning, and not to one from now."""
         name = begin(journal)
         at = turn(journal, name, "r-1")
@@ -153,13 +178,17 @@ class FollowContract(Engine):
         pass_time(31)
         assert journal.behind(INDEX)[0] == Behind("ada", bad, 0, 2, 1, "no route")
         lease = journal.claim(lease.name, "again", 60, take_over=True) or lease
-        assert journal.defer(INDEX, bad, seconds=30, error="still none", lease=lease) == 2
+        assert (
+            journal.defer(INDEX, bad, seconds=30, error="still none", lease=lease) == 2
+        )
         journal.advance(INDEX, bad, 2, was=0, lease=lease)
         journal.append(bad, [say("3")])
         (found,) = [each for each in journal.behind(INDEX) if each.conversation == bad]
         assert (found.at, found.tries, found.error) == (2, 0, None)
 
-    def test_one_bad_conversation_never_hides_the_others(self, journal: Journal) -> None:
+    def test_one_bad_conversation_never_hides_the_others(
+        self, journal: Journal
+    ) -> None:
         """Each call of `behind` goes on where the last one stopped, round and round."""
         names = [begin(journal, say("2")) for _ in range(5)]
         seen: list[str] = []
@@ -171,11 +200,16 @@ class FollowContract(Engine):
         """A name that follows facts cannot come back as one that follows turns, or starts elsewhere."""
         name = begin(journal)
         journal.cursor(INDEX, name)
-        for changed in (Reader("index", "turns", "beginning"), Reader("index", "facts", "now")):
+        for changed in (
+            Reader("index", "turns", "beginning"),
+            Reader("index", "facts", "now"),
+        ):
             with refused(journal, name, InvalidInput):
                 journal.of("ada").behind(changed)
 
-    def test_appending_renewing_and_advancing_at_once_disturb_nobody(self, journal: Journal) -> None:
+    def test_appending_renewing_and_advancing_at_once_disturb_nobody(
+        self, journal: Journal
+    ) -> None:
         """Whatever else is written meanwhile, no append fails, and no reader stops being told that it is behind."""
         names = [begin(journal) for _ in range(3)]
         leases = {name: take_reader(journal, INDEX, name) for name in names}
@@ -193,12 +227,19 @@ class FollowContract(Engine):
             while not done.is_set():
                 for each in journal.behind(INDEX):
                     journal.advance(
-                        INDEX, each.conversation, each.to, was=each.at, lease=leases[each.conversation]
+                        INDEX,
+                        each.conversation,
+                        each.to,
+                        was=each.at,
+                        lease=leases[each.conversation],
                     )
 
         with ThreadPoolExecutor(len(names) + 3) as pool:
             appending = [pool.submit(append, name) for name in names]
-            others = [pool.submit(follow), *(pool.submit(renew, name) for name in names[:2])]
+            others = [
+                pool.submit(follow),
+                *(pool.submit(renew, name) for name in names[:2]),
+            ]
             try:
                 for each in appending:
                     each.result()
@@ -207,7 +248,11 @@ class FollowContract(Engine):
             for other in others:
                 other.result()
         late = {each.conversation for each in journal.behind(INDEX)}
-        assert late == {name for name in names if journal.cursor(INDEX, name) < journal.head(name).facts}
+        assert late == {
+            name
+            for name in names
+            if journal.cursor(INDEX, name) < journal.head(name).facts
+        }
 
     def test_following_by_cursor_does_each_thing_once(self, journal: Journal) -> None:
         """A reader that takes its lease, reads after its cursor and advances has seen every fact once, in order."""
@@ -219,8 +264,12 @@ class FollowContract(Engine):
                 lease = take_reader(journal, INDEX, each.conversation)
                 found = journal.read(each.conversation, after=each.at, upto=each.to)
                 seen[each.conversation] += [fact.seq for fact in found if fact.digest]
-                journal.advance(INDEX, each.conversation, each.to, was=each.at, lease=lease)
+                journal.advance(
+                    INDEX, each.conversation, each.to, was=each.at, lease=lease
+                )
                 journal.release(lease)
         for name in names:
-            assert seen[name] == [each.seq for each in journal.read(name) if each.digest]
+            assert seen[name] == [
+                each.seq for each in journal.read(name) if each.digest
+            ]
         assert journal.behind(INDEX) == []

@@ -36,7 +36,9 @@ class LeaseContract(Engine):
         (won,) = [lease for lease in at_once(work, range(RIVALS)) if lease is not None]
         assert journal.holder("run:x") == won.holder
 
-    def test_a_released_lease_is_free_and_its_fence_stays(self, journal: Journal) -> None:
+    def test_a_released_lease_is_free_and_its_fence_stays(
+        self, journal: Journal
+    ) -> None:
         """The next holder's fence is higher, so an old holder never passes for a new one."""
         old = take(journal, "run:x")
         assert journal.release(old)
@@ -82,7 +84,10 @@ class LeaseContract(Engine):
             journal.renew(old)
 
     def test_a_process_that_was_away_takes_nothing_for_having_run_out(
-        self, journal: Journal, pass_time: Callable[[float], None], reconnect: Callable[[], None]
+        self,
+        journal: Journal,
+        pass_time: Callable[[float], None],
+        reconnect: Callable[[], None],
     ) -> None:
         """Nobody is reaped by one who has not been connected, without a break, for the length of the lease."""
         assert journal.claim("run:x", "alive", SHORT) is not None
@@ -93,7 +98,10 @@ class LeaseContract(Engine):
         assert journal.claim("run:x", "patient", SHORT) is not None
 
     def test_a_compression_lock_that_ran_out_is_free_for_a_process_that_has_just_come(
-        self, journal: Journal, pass_time: Callable[[float], None], reconnect: Callable[[], None]
+        self,
+        journal: Journal,
+        pass_time: Callable[[float], None],
+        reconnect: Callable[[], None],
     ) -> None:
         """The lock guards no commit, so nobody waits for it: who asks who holds it and who takes it are told the same."""
         db = SessionDB(journal=journal)
@@ -158,7 +166,10 @@ class LeaseContract(Engine):
         assert dead.ended_at is not None
 
     def test_an_instance_that_was_swept_long_ago_is_forgotten(
-        self, journal: Journal, leave_behind: Callable[[str], Lease], pass_time: Callable[[float], None]
+        self,
+        journal: Journal,
+        leave_behind: Callable[[str], Lease],
+        pass_time: Callable[[float], None],
     ) -> None:
         """A store that commands use every minute would know half a million of them after a year."""
         own = journal.instance
@@ -167,6 +178,8 @@ class LeaseContract(Engine):
         journal.swept(first)
         pass_time(8 * 86_400)
         leave_behind("run:y")
-        (second,) = [each.id for each in journal.instances() if each.id not in {own, first}]
+        (second,) = [
+            each.id for each in journal.instances() if each.id not in {own, first}
+        ]
         journal.swept(second)
         assert {each.id for each in journal.instances()} == {own, second}

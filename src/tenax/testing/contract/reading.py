@@ -69,7 +69,13 @@ class ReadContract(Engine):
         journal.append(name, [say("q", ask=True), answer("a"), ConversationTitled("t")])
         journal.append(name, [delta(2, 0, "x")])
         head = journal.head(name)
-        assert (head.head, head.facts, head.revision, head.messages, head.unanswered) == (5, 4, 3, 2, 2)
+        assert (
+            head.head,
+            head.facts,
+            head.revision,
+            head.messages,
+            head.unanswered,
+        ) == (5, 4, 3, 2, 2)
 
     def test_rows_say_where_the_transcript_stands(self, journal: Journal) -> None:
         """Every message is a row; titles and partials are none; an answer's row reaches back to its request."""
@@ -97,38 +103,67 @@ class ReadContract(Engine):
         name = begin(journal, *(say(str(n)) for n in range(7)))
         last = journal.rows(name, limit=3)
         assert [row.last for row in last] == [6, 7, 8]
-        assert [row.last for row in journal.rows(name, before=last[0].last, limit=3)] == [3, 4, 5]
+        assert [
+            row.last for row in journal.rows(name, before=last[0].last, limit=3)
+        ] == [3, 4, 5]
         assert [row.last for row in journal.rows(name, before=3, limit=3)] == [2]
         assert journal.rows(name, before=0) == []
 
-    def test_opening_gives_the_last_rows_and_what_is_being_written(self, journal: Journal) -> None:
+    def test_opening_gives_the_last_rows_and_what_is_being_written(
+        self, journal: Journal
+    ) -> None:
         """A page of the transcript comes with the partials of its answers and with the unfinished answer at its end."""
         name = begin(journal, *(say(str(n)) for n in range(5)))
-        journal.append(name, [delta(6, 0, "do"), delta(6, 2, "ne"), answer("done", request=6)])
+        journal.append(
+            name, [delta(6, 0, "do"), delta(6, 2, "ne"), answer("done", request=6)]
+        )
         journal.append(name, [say("next"), delta(10, 0, "not yet")])
         shown = journal.open(name, limit=2)
         assert [each.seq for each in shown] == [6, 7, 8, 9, 10, 11]
         assert [each.seq for each in journal.open(name, before=6, limit=2)] == [4, 5]
         assert [each.seq for each in journal.open(begin(journal))] == [1]
 
-    def test_an_answer_shows_its_partials_once_in_an_open_page(self, journal: Journal) -> None:
+    def test_an_answer_shows_its_partials_once_in_an_open_page(
+        self, journal: Journal
+    ) -> None:
         """Rows whose ranges overlap are read once."""
         name = begin(journal, say("q"))
-        journal.append(name, [delta(2, 0, "a"), say("meanwhile"), delta(2, 1, "b"), answer("ab", request=2)])
+        journal.append(
+            name,
+            [
+                delta(2, 0, "a"),
+                say("meanwhile"),
+                delta(2, 1, "b"),
+                answer("ab", request=2),
+            ],
+        )
         assert [each.seq for each in journal.open(name)] == [2, 3, 4, 5, 6]
 
     def test_messages_are_what_stands(self, journal: Journal) -> None:
         """The messages of a range, in order: neither titles nor partials nor what was cut off."""
         name = begin(journal, say("2"), answer("3"), ConversationTitled("t"))
-        journal.append(name, [MessagePartial([Text("cut")], request=1), delta(1, 0, "x"), say("7")])
+        journal.append(
+            name, [MessagePartial([Text("cut")], request=1), delta(1, 0, "x"), say("7")]
+        )
         assert said(journal, name) == ["2", "3", "7"]
         assert texts(journal.messages(name, after=2, upto=6)) == ["3"]
 
-    def test_an_unknown_kind_that_was_imported_is_read_as_it_came(self, journal: Journal) -> None:
+    def test_an_unknown_kind_that_was_imported_is_read_as_it_came(
+        self, journal: Journal
+    ) -> None:
         """Events of a later version are carried: their kind, time, run and bytes."""
-        journal.load("c-in", ConversationOpened("ada", "s-in"), [Entry("later.kind", 5, "r-x", b'{"a":1}')])
+        journal.load(
+            "c-in",
+            ConversationOpened("ada", "s-in"),
+            [Entry("later.kind", 5, "r-x", b'{"a":1}')],
+        )
         carried = journal.read("c-in")[1]
-        assert (carried.kind, carried.at, carried.run, carried.body) == ("later.kind", 5, "r-x", b'{"a":1}')
+        assert (carried.kind, carried.at, carried.run, carried.body) == (
+            "later.kind",
+            5,
+            "r-x",
+            b'{"a":1}',
+        )
         assert carried.event == Unknown("later.kind", b'{"a":1}')
         journal.append("c-in", [say("goes on")])
 
@@ -137,7 +172,12 @@ class ReadContract(Engine):
         name = begin(journal, say("a"), say("b"))
         found = journal.stretch(f"s-{name}")
         assert found is not None
-        assert (found.conversation, found.opened_seq, found.ended_seq, found.messages) == (name, 1, None, 2)
+        assert (
+            found.conversation,
+            found.opened_seq,
+            found.ended_seq,
+            found.messages,
+        ) == (name, 1, None, 2)
         assert journal.stretch("s-none") is None
         assert journal.children(f"s-{name}") == []
 
@@ -153,13 +193,21 @@ class ReadContract(Engine):
             pass_time(2)
         assert [each.conversation for each in journal.conversations()] == names[::-1]
         journal.append(names[0], [say("hello")])
-        assert [each.conversation for each in journal.conversations()] == [names[0], names[2], names[1]]
+        assert [each.conversation for each in journal.conversations()] == [
+            names[0],
+            names[2],
+            names[1],
+        ]
 
     def test_the_list_shows_what_a_person_wants_to_know(self, journal: Journal) -> None:
         """Title, source, counts and times stand in the list."""
         journal.append(
             "c-one",
-            [ConversationOpened("ada", "s-one", source="web"), ConversationTitled("My talk"), say("a")],
+            [
+                ConversationOpened("ada", "s-one", source="web"),
+                ConversationTitled("My talk"),
+                say("a"),
+            ],
         )
         (shown,) = journal.conversations()
         assert (shown.conversation, shown.stretch, shown.title, shown.source, shown.messages) == (
@@ -178,7 +226,9 @@ class ReadContract(Engine):
         pass_time(2)
         new = begin(journal)
         journal.append(old, [ConversationPinned(True)])
-        assert [(each.conversation, each.pinned) for each in journal.conversations()] == [
+        assert [
+            (each.conversation, each.pinned) for each in journal.conversations()
+        ] == [
             (old, True),
             (new, False),
         ]
@@ -190,14 +240,17 @@ class ReadContract(Engine):
             new: False,
         }
 
-    def test_archived_conversations_have_a_list_of_their_own(self, journal: Journal) -> None:
+    def test_archived_conversations_have_a_list_of_their_own(
+        self, journal: Journal
+    ) -> None:
         """Archiving takes a conversation out of the list, and back."""
         one, two = begin(journal), begin(journal)
         journal.append(one, [ConversationArchived(True)])
         assert [each.conversation for each in journal.conversations()] == [two]
-        assert [(each.conversation, each.archived) for each in journal.conversations(archived=True)] == [
-            (one, True)
-        ]
+        assert [
+            (each.conversation, each.archived)
+            for each in journal.conversations(archived=True)
+        ] == [(one, True)]
         journal.append(one, [say("still writable"), ConversationArchived(False)])
         assert {each.conversation for each in journal.conversations()} == {one, two}
 
@@ -232,7 +285,9 @@ class ReadContract(Engine):
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
-    def test_waiting_ends_at_once_when_there_is_something(self, journal: Journal) -> None:
+    def test_waiting_ends_at_once_when_there_is_something(
+        self, journal: Journal
+    ) -> None:
         """Nobody waits for what is stored already, and nobody waits when no time is given."""
         name = begin(journal, say("a"))
         assert journal.wait(name, 1, seconds=SECONDS_MAX)
@@ -254,7 +309,9 @@ class ReadContract(Engine):
             waiter.join(SECONDS_MAX)
             assert woken == [True]
 
-    def test_a_tail_gives_what_is_there_and_then_what_comes(self, journal: Journal) -> None:
+    def test_a_tail_gives_what_is_there_and_then_what_comes(
+        self, journal: Journal
+    ) -> None:
         """One path for the past and the present: nothing twice, nothing missing, in order."""
         name = begin(journal, say("2"))
         stop, seen = threading.Event(), list[Recorded]()
@@ -282,7 +339,9 @@ class ReadContract(Engine):
         """A tail that nobody needs any more is let go."""
         name = begin(journal)
         stop, caught_up = threading.Event(), threading.Event()
-        thread = threading.Thread(target=lambda: [caught_up.set() for _ in journal.tail(name, stop=stop)])
+        thread = threading.Thread(
+            target=lambda: [caught_up.set() for _ in journal.tail(name, stop=stop)]
+        )
         thread.start()
         assert caught_up.wait(SECONDS_MAX)
         stop.set()

@@ -42,7 +42,16 @@ from tenax.events import (
 from tenax.journal import Journal
 from tenax.journal.base import Dedup, Entry, Reader
 from tenax.parts import Text, ToolResult
-from tenax.testing.contract.base import Engine, answer, begin, every_call, refused, said, say, take
+from tenax.testing.contract.base import (
+    Engine,
+    answer,
+    begin,
+    every_call,
+    refused,
+    said,
+    say,
+    take,
+)
 
 BAD_TEXTS = ("a\x00b", "\x00", "half \ud83d", "\udc00", "\ud800\ud800")
 
@@ -87,7 +96,8 @@ class RefuseContract(Engine):
     """Refusing."""
 
     @pytest.mark.parametrize(
-        "event", [_Strange("x"), _Impostor("x"), Unknown("message.user", b"{}"), {}, None]
+        "event",
+        [_Strange("x"), _Impostor("x"), Unknown("message.user", b"{}"), {}, None],
     )
     def test_an_unknown_kind_is_refused(self, journal: Journal, event: Event) -> None:
         """An event that this version does not know is not appended, alone or after a known one."""
@@ -111,7 +121,9 @@ class RefuseContract(Engine):
         ],
         ids=lambda event: event.kind,
     )
-    def test_an_event_that_does_not_fit_its_schema_is_refused(self, journal: Journal, event: Event) -> None:
+    def test_an_event_that_does_not_fit_its_schema_is_refused(
+        self, journal: Journal, event: Event
+    ) -> None:
         """A wrong type, an unknown part or a thing that is no JSON is refused before it is stored."""
         name = begin(journal)
         with refused(journal, name, InvalidInput):
@@ -124,7 +136,9 @@ class RefuseContract(Engine):
             journal.append(name, [])
 
     @pytest.mark.parametrize("text", BAD_TEXTS, ids=ascii)
-    def test_a_persons_text_that_is_no_text_is_refused(self, journal: Journal, text: str) -> None:
+    def test_a_persons_text_that_is_no_text_is_refused(
+        self, journal: Journal, text: str
+    ) -> None:
         """NUL and lone surrogates from people are refused, wherever they stand in the event."""
         name = begin(journal)
         events: list[Event] = [
@@ -142,7 +156,9 @@ class RefuseContract(Engine):
                 journal.append(name, [event])
 
     @pytest.mark.parametrize("text", BAD_TEXTS, ids=ascii)
-    def test_a_models_text_that_is_no_text_is_repaired_and_marked(self, journal: Journal, text: str) -> None:
+    def test_a_models_text_that_is_no_text_is_repaired_and_marked(
+        self, journal: Journal, text: str
+    ) -> None:
         """Output of models and tools is never lost for its characters: they become U+FFFD, and the event says so."""
         name = begin(journal)
         stored = journal.append(
@@ -157,9 +173,19 @@ class RefuseContract(Engine):
         assert isinstance(spoken, MessageAssistant)
         assert isinstance(tool, MessageTool)
         assert isinstance(piece, ReplyDelta)
-        fixed = "".join("\ufffd" if char == "\x00" or "\ud800" <= char <= "\udfff" else char for char in text)
-        assert (spoken.parts, spoken.extra, spoken.repaired) == ([Text(fixed)], {"note": fixed}, True)
-        assert (tool.parts, tool.repaired) == ([ToolResult("c", f"before {fixed} after")], True)
+        fixed = "".join(
+            "\ufffd" if char == "\x00" or "\ud800" <= char <= "\udfff" else char
+            for char in text
+        )
+        assert (spoken.parts, spoken.extra, spoken.repaired) == (
+            [Text(fixed)],
+            {"note": fixed},
+            True,
+        )
+        assert (tool.parts, tool.repaired) == (
+            [ToolResult("c", f"before {fixed} after")],
+            True,
+        )
         assert piece.text == fixed
 
     def test_good_text_is_not_marked_as_repaired(self, journal: Journal) -> None:
@@ -181,7 +207,11 @@ class RefuseContract(Engine):
         assert len(journal.read(name, after=1)[0].body or b"") == BODY_BYTES_MAX
 
     @pytest.mark.parametrize("bad", BAD_IDS, ids=ascii)
-    def test_a_name_that_can_be_none_finds_nothing(self, journal: Journal, bad: Any) -> None:  # noqa: ANN401
+    def test_a_name_that_can_be_none_finds_nothing(
+        self,
+        journal: Journal,
+        bad: Any,  # noqa: ANN401
+    ) -> None:
         """Looking for a stretch, its children, a run, a blob or the holder of a lease by such a name is no error."""
         name = begin(journal)
         assert journal.stretch(bad) is None
@@ -212,7 +242,10 @@ class RefuseContract(Engine):
             lambda: journal.behind(Reader(bad)),
         ]
         if bad is not None:  # no run, and no user but the process itself, are allowed
-            calls += [lambda: journal.append(name, [RunStarted()], run=bad), lambda: journal.of(bad)]
+            calls += [
+                lambda: journal.append(name, [RunStarted()], run=bad),
+                lambda: journal.of(bad),
+            ]
         for call in calls:
             with refused(journal, name, InvalidInput):
                 call()
@@ -253,7 +286,9 @@ class RefuseContract(Engine):
                 with refused(journal, name, InvalidInput):
                     call()
 
-    @pytest.mark.parametrize("bad", [b"", b"x" * 16, b"\xff" * 16, "text", bytes(16), 7], ids=repr)
+    @pytest.mark.parametrize(
+        "bad", [b"", b"x" * 16, b"\xff" * 16, "text", bytes(16), 7], ids=repr
+    )
     def test_an_append_id_that_the_store_cannot_have_made_is_refused(
         self, journal: Journal, bad: bytes
     ) -> None:
@@ -307,7 +342,9 @@ class RefuseContract(Engine):
         assert moved.value.by == f"s-{name}"
 
     @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 8 * 86400])
-    def test_a_lease_of_no_sensible_length_is_refused(self, journal: Journal, seconds: float) -> None:
+    def test_a_lease_of_no_sensible_length_is_refused(
+        self, journal: Journal, seconds: float
+    ) -> None:
         """A lease lasts for more than nothing and at most a week."""
         with refused(journal, None, InvalidInput):
             journal.claim("x", "me", seconds)
@@ -333,16 +370,29 @@ class RefuseContract(Engine):
             Entry("message.user", 5, cast("Any", False), b'{"parts":[]}'),
             Entry("message.user", 5, None, cast("Any", '{"parts":[]}')),
             Entry(cast("Any", []), 5, None, b"{}"),
-            Entry("message.user", 5, None, b'{"parts":[{"type":"text","text":"a\\u0000b"}]}'),
+            Entry(
+                "message.user",
+                5,
+                None,
+                b'{"parts":[{"type":"text","text":"a\\u0000b"}]}',
+            ),
         ):
             with refused(journal, None, InvalidInput):
                 journal.load("c-in", opened, [entry])
         later = Entry("later.kind", 5, None, b'{"any": "thing"}')
-        journal.load("c-in", opened, [later, Entry("message.user", 6, None, b'{"parts":[]}')])
+        journal.load(
+            "c-in", opened, [later, Entry("message.user", 6, None, b'{"parts":[]}')]
+        )
         first = journal.read("c-in", after=1)[0]
-        assert (first.kind, first.at, first.body) == ("later.kind", 5, b'{"any": "thing"}')
+        assert (first.kind, first.at, first.body) == (
+            "later.kind",
+            5,
+            b'{"any": "thing"}',
+        )
 
-    def test_a_handle_of_no_user_reaches_no_conversation(self, journal: Journal) -> None:
+    def test_a_handle_of_no_user_reaches_no_conversation(
+        self, journal: Journal
+    ) -> None:
         """The process's own handle sees what readers owe, and the contents of nobody."""
         name = begin(journal, say("a"))
         nobody = journal.of(None)
@@ -376,7 +426,9 @@ class RefuseContract(Engine):
                 call()
         journal.close()
 
-    def test_after_a_fork_of_the_process_the_copy_is_refused(self, journal: Journal) -> None:
+    def test_after_a_fork_of_the_process_the_copy_is_refused(
+        self, journal: Journal
+    ) -> None:
         """A child process may not use the journal that its parent opened, and the parent's goes on."""
         name = begin(journal, say("a"))
         with warnings.catch_warnings():
@@ -389,7 +441,10 @@ class RefuseContract(Engine):
             signal.alarm(10)
             told = []
             try:
-                for call in (lambda: journal.append(name, [say("b")]), lambda: journal.read(name)):
+                for call in (
+                    lambda: journal.append(name, [say("b")]),
+                    lambda: journal.read(name),
+                ):
                     with pytest.raises(StoreMisused, match="fork") as caught:
                         call()
                     told.append(caught)

@@ -35,7 +35,15 @@ from tenax.journal import Journal
 from tenax.journal.base import Letter, Reader
 from tenax.journal.facts import FACTS_MAX, TEXT_CHARS_MAX, Fact, Facts
 from tenax.parts import Text
-from tenax.testing.contract.base import Engine, begin, refused, say, take, take_reader, turn
+from tenax.testing.contract.base import (
+    Engine,
+    begin,
+    refused,
+    say,
+    take,
+    take_reader,
+    turn,
+)
 
 SYNC = Reader("memory:x:sync", "turns", "now")
 COMMIT = Reader("memory:x:commit", "due", "now")
@@ -62,9 +70,20 @@ class RememberContract(Engine):
     def test_a_fact_is_kept_with_where_it_was_learned(self, journal: Journal) -> None:
         """Its text in one line, by whom, about what, when, and from which message."""
         name, facts = begin(journal, say("I live in Oslo")), Facts(journal)
-        fact = facts.add(" lives\nin\r\n\n Oslo ", about="profile", by="review", conversation=name, seq=2)
+        fact = facts.add(
+            " lives\nin\r\n\n Oslo ",
+            about="profile",
+            by="review",
+            conversation=name,
+            seq=2,
+        )
         assert (fact.version, fact.state, fact.text) == (1, "standing", "lives in Oslo")
-        assert (fact.about, fact.by, fact.conversation, fact.seq) == ("profile", "review", name, 2)
+        assert (fact.about, fact.by, fact.conversation, fact.seq) == (
+            "profile",
+            "review",
+            name,
+            2,
+        )
         assert (fact.scope, fact.replaces) == (None, None)
         assert fact.id.startswith("f_")
         assert facts.get(fact.id) == fact
@@ -73,15 +92,24 @@ class RememberContract(Engine):
     def test_a_fact_may_be_told_elsewhere(self, journal: Journal) -> None:
         """On a page, by a person: then it has no place."""
         fact = Facts(journal).add("likes tea")
-        assert (fact.conversation, fact.seq, fact.by, fact.about) == (None, None, "person", "note")
+        assert (fact.conversation, fact.seq, fact.by, fact.about) == (
+            None,
+            None,
+            "person",
+            "note",
+        )
 
     def test_a_change_is_a_new_version(self, journal: Journal) -> None:
         """What it has been stays, oldest first; the last version is the fact."""
         name, facts = begin(journal, say("2"), say("3")), Facts(journal)
         first = facts.add("likes tea", conversation=name, seq=2)
-        second = facts.change(first.id, was=1, text="likes coffee", by="model", conversation=name, seq=3)
+        second = facts.change(
+            first.id, was=1, text="likes coffee", by="model", conversation=name, seq=3
+        )
         third = facts.change(first.id, was=2, about="profile")
-        assert [(each.text, each.seq, each.about) for each in facts.versions(first.id)] == [
+        assert [
+            (each.text, each.seq, each.about) for each in facts.versions(first.id)
+        ] == [
             ("likes tea", 2, "note"),
             ("likes coffee", 3, "note"),
             ("likes coffee", 3, "profile"),
@@ -100,7 +128,12 @@ class RememberContract(Engine):
         name, facts = begin(journal, say("2")), Facts(journal)
         fact = facts.add("likes tea")
         gone = facts.remove(fact.id, was=1, by="model", conversation=name, seq=2)
-        assert (gone.version, gone.state, gone.text, gone.seq) == (2, "removed", "likes tea", 2)
+        assert (gone.version, gone.state, gone.text, gone.seq) == (
+            2,
+            "removed",
+            "likes tea",
+            2,
+        )
         assert facts.standing() == facts.usable(name) == []
         for call in (
             lambda: facts.change(fact.id, was=2, text="x"),
@@ -110,7 +143,9 @@ class RememberContract(Engine):
                 call()
         assert facts.versions(fact.id) == [fact, gone]
 
-    def test_who_did_not_see_the_last_version_changes_nothing(self, journal: Journal) -> None:
+    def test_who_did_not_see_the_last_version_changes_nothing(
+        self, journal: Journal
+    ) -> None:
         """Of two who changed what they saw, the second is told, and nothing of theirs is stored."""
         facts = Facts(journal)
         fact, other = facts.add("likes tea"), facts.add("lives in Oslo")
@@ -128,7 +163,9 @@ class RememberContract(Engine):
         assert sorted(texts(facts.standing())) == ["likes coffee", "lives in Oslo"]
         assert facts.get(other.id) == other
 
-    def test_of_many_who_change_one_fact_at_once_one_does(self, journal: Journal, another: Journal) -> None:
+    def test_of_many_who_change_one_fact_at_once_one_does(
+        self, journal: Journal, another: Journal
+    ) -> None:
         """In two processes: every other is told that it was changed, and no version is lost or missing."""
         both = [Facts(journal), Facts(another)]
         fact = both[0].add("0")
@@ -145,11 +182,15 @@ class RememberContract(Engine):
         assert sum(done) == 1
         assert texts(both[1].versions(fact.id)) == ["0", f"{done.index(True)}"]
 
-    def test_of_many_calls_with_one_key_one_is_done(self, journal: Journal, another: Journal) -> None:
+    def test_of_many_calls_with_one_key_one_is_done(
+        self, journal: Journal, another: Journal
+    ) -> None:
         """In two processes, and however often: all are given the same fact."""
         both = [Facts(journal), Facts(another)]
         with ThreadPoolExecutor(8) as pool:
-            given = list(pool.map(lambda n: both[n % 2].add(f"{n}", key="call-1"), range(16)))
+            given = list(
+                pool.map(lambda n: both[n % 2].add(f"{n}", key="call-1"), range(16))
+            )
         assert len({each.id for each in given}) == 1
         assert len(set(texts(given))) == 1
         assert both[0].standing() == given[:1]
@@ -172,19 +213,33 @@ class RememberContract(Engine):
         """The older one is forgotten in the same moment, and the new one names it."""
         name, facts = begin(journal, say("2")), Facts(journal)
         old = facts.add("lives in Oslo")
-        new = facts.add("lives in Rome", replaces=(old.id, 1), by="model", conversation=name, seq=2)
+        new = facts.add(
+            "lives in Rome", replaces=(old.id, 1), by="model", conversation=name, seq=2
+        )
         assert facts.standing() == [new]
         assert new.replaces == old.id
         gone = facts.get(old.id)
-        assert (gone.version, gone.state, gone.by, gone.seq) == (2, "removed", "model", 2)
+        assert (gone.version, gone.state, gone.by, gone.seq) == (
+            2,
+            "removed",
+            "model",
+            2,
+        )
 
     def test_an_undo_takes_back_what_a_version_did(self, journal: Journal) -> None:
         """As a new version: of an add, a change, a removal, and of an undo."""
         name, facts = begin(journal, say("2")), Facts(journal)
-        fact = facts.add("likes tea", about="profile", by="review", conversation=name, seq=2)
+        fact = facts.add(
+            "likes tea", about="profile", by="review", conversation=name, seq=2
+        )
         facts.change(fact.id, was=1, text="likes coffee", about="note")
         back = facts.undo(fact.id, was=2)
-        assert (back.version, back.text, back.about, back.seq) == (3, "likes tea", "profile", 2)
+        assert (back.version, back.text, back.about, back.seq) == (
+            3,
+            "likes tea",
+            "profile",
+            2,
+        )
         assert back.by == "person"
         facts.remove(fact.id, was=3)
         assert facts.undo(fact.id, was=4).state == "standing"
@@ -200,13 +255,17 @@ class RememberContract(Engine):
         old = facts.add("lives in Oslo", conversation=name, seq=2)
         new = facts.add("lives in Rome", replaces=(old.id, 1))
         facts.undo(new.id, was=1)
-        assert [(each.text, each.seq) for each in facts.standing()] == [("lives in Oslo", 2)]
+        assert [(each.text, each.seq) for each in facts.standing()] == [
+            ("lives in Oslo", 2)
+        ]
         facts.undo(new.id, was=2)
         assert texts(facts.standing()) == ["lives in Rome"]
         facts.undo(new.id, was=3)
         assert texts(facts.standing()) == ["lives in Oslo"]
 
-    def test_an_undone_replacement_leaves_alone_what_was_changed_since(self, journal: Journal) -> None:
+    def test_an_undone_replacement_leaves_alone_what_was_changed_since(
+        self, journal: Journal
+    ) -> None:
         """What it replaced was brought back and forgotten again by hand: that stays so."""
         facts = Facts(journal)
         old = facts.add("lives in Oslo")
@@ -216,7 +275,9 @@ class RememberContract(Engine):
         facts.undo(new.id, was=1)
         assert facts.standing() == []
 
-    def test_the_newest_stand_first(self, journal: Journal, pass_time: Callable[[float], None]) -> None:
+    def test_the_newest_stand_first(
+        self, journal: Journal, pass_time: Callable[[float], None]
+    ) -> None:
         """By when they last changed."""
         name, facts = begin(journal), Facts(journal)
         first = facts.add("1")
@@ -226,7 +287,9 @@ class RememberContract(Engine):
         facts.change(first.id, was=1, text="3")
         assert texts(facts.standing()) == texts(facts.usable(name)) == ["3", "2"]
 
-    def test_the_revision_moves_with_every_change(self, journal: Journal, another: Journal) -> None:
+    def test_the_revision_moves_with_every_change(
+        self, journal: Journal, another: Journal
+    ) -> None:
         """Whoever made it; another user's does not move it."""
         name, facts, theirs = begin(journal, say("2")), Facts(journal), Facts(another)
         seen = [facts.revision()]
@@ -248,7 +311,9 @@ class RememberContract(Engine):
         Facts(journal.of("bob")).add("x")
         assert facts.revision() == seen[-1]
 
-    @pytest.mark.parametrize("text", ["", " \n ", "x" * (TEXT_CHARS_MAX + 1), "a\x00b", "a\ud800b", 7])
+    @pytest.mark.parametrize(
+        "text", ["", " \n ", "x" * (TEXT_CHARS_MAX + 1), "a\x00b", "a\ud800b", 7]
+    )
     def test_what_is_no_fact_is_refused(self, journal: Journal, text: str) -> None:
         """Nothing, too much, what is no text; and nothing is stored."""
         facts = Facts(journal)
@@ -260,7 +325,9 @@ class RememberContract(Engine):
         for call in calls:
             with refused(journal, None, InvalidInput) as caught:
                 call()
-            assert isinstance(caught.value, TooLarge) == (len(str(text)) > TEXT_CHARS_MAX)
+            assert isinstance(caught.value, TooLarge) == (
+                len(str(text)) > TEXT_CHARS_MAX
+            )
         assert facts.standing() == [fact]
 
     def test_what_says_nothing_sensible_is_refused(self, journal: Journal) -> None:
@@ -314,7 +381,9 @@ class RememberContract(Engine):
 
     # -- whose facts -----------------------------------------------------------------------------------------
 
-    def test_facts_of_one_user_are_never_given_to_another(self, journal: Journal) -> None:
+    def test_facts_of_one_user_are_never_given_to_another(
+        self, journal: Journal
+    ) -> None:
         """Not by listing, not by id, not by a conversation's id, not by key."""
         mine, theirs = Facts(journal), Facts(journal.of("bob"))
         name, other = begin(journal, say("2")), begin(journal.of("bob"), say("2"))
@@ -356,9 +425,15 @@ class RememberContract(Engine):
         assert not journal.shared(journal.fork(name, upto=2))
         assert journal.shared(journal.fork(name, upto=at))
 
-    def test_a_private_fact_never_comes_where_others_write(self, journal: Journal) -> None:
+    def test_a_private_fact_never_comes_where_others_write(
+        self, journal: Journal
+    ) -> None:
         """There only what was learned there is recalled; what was learned there stays there."""
-        private, group, facts = begin(journal, say("2")), begin(journal, say("2")), Facts(journal)
+        private, group, facts = (
+            begin(journal, say("2")),
+            begin(journal, say("2")),
+            Facts(journal),
+        )
         facts.add("a secret", conversation=private, seq=2)
         facts.add("told on a page")
         facts.add("told before they came", conversation=group, seq=2)
@@ -366,8 +441,15 @@ class RememberContract(Engine):
         at = join(journal, group)
         theirs = facts.add("told in the group", conversation=group, seq=at)
         assert theirs.scope == group
-        assert sorted(texts(facts.usable(group))) == ["told before they came", "told in the group"]
-        assert sorted(texts(facts.usable(private))) == ["a secret", "told before they came", "told on a page"]
+        assert sorted(texts(facts.usable(group))) == [
+            "told before they came",
+            "told in the group",
+        ]
+        assert sorted(texts(facts.usable(private))) == [
+            "a secret",
+            "told before they came",
+            "told on a page",
+        ]
         assert len(facts.standing()) == 4
 
     def test_a_group_cannot_speak_of_a_private_fact(self, journal: Journal) -> None:
@@ -379,9 +461,13 @@ class RememberContract(Engine):
         for fact, name, seq in ((secret, group, at), (theirs, private, 2)):
             here: dict[str, Any] = {"conversation": name, "seq": seq}
             calls: list[Callable[[], object]] = [
-                lambda fact=fact, here=here: facts.change(fact.id, was=1, about="profile", **here),
+                lambda fact=fact, here=here: facts.change(
+                    fact.id, was=1, about="profile", **here
+                ),
                 lambda fact=fact, here=here: facts.remove(fact.id, was=1, **here),
-                lambda fact=fact, here=here: facts.add("x", replaces=(fact.id, 1), **here),
+                lambda fact=fact, here=here: facts.add(
+                    "x", replaces=(fact.id, 1), **here
+                ),
             ]
             for call in calls:
                 with refused(journal, name, InvalidInput) as caught:
@@ -394,12 +480,17 @@ class RememberContract(Engine):
         group, facts = begin(journal, say("2")), Facts(journal)
         fact = facts.add("before", conversation=group, seq=2)
         at = join(journal, group)
-        assert facts.change(fact.id, was=1, text="after", conversation=group, seq=at).scope == group
+        assert (
+            facts.change(fact.id, was=1, text="after", conversation=group, seq=at).scope
+            == group
+        )
         assert facts.usable(begin(journal)) == []
 
     # -- taking away -----------------------------------------------------------------------------------------
 
-    def test_erasing_a_message_takes_what_was_learned_from_it(self, journal: Journal) -> None:
+    def test_erasing_a_message_takes_what_was_learned_from_it(
+        self, journal: Journal
+    ) -> None:
         """Every version, also those with other words; and nothing can be learned from it any more."""
         name, facts = begin(journal, say("2"), say("3")), Facts(journal)
         kept = facts.add("kept", conversation=name, seq=3)
@@ -439,7 +530,9 @@ class RememberContract(Engine):
                 learning.result(60)
         assert Facts(journal).standing() == []
 
-    def test_an_erasure_reaches_what_was_learned_from_a_copy(self, journal: Journal) -> None:
+    def test_an_erasure_reaches_what_was_learned_from_a_copy(
+        self, journal: Journal
+    ) -> None:
         """In a fork, from the same words."""
         name, facts = begin(journal, say("secret")), Facts(journal)
         facts.add("secret", conversation=journal.fork(name), seq=2)
@@ -448,8 +541,15 @@ class RememberContract(Engine):
 
     def test_an_erasure_reaches_where_it_was_recalled(self, journal: Journal) -> None:
         """The line that tells of it, recalls in other conversations, and prompts that begin with it."""
-        name, other, facts = begin(journal, say("secret")), begin(journal), Facts(journal)
-        fact, harmless = facts.add("a <b>secret</b> word", conversation=name, seq=2), facts.add("tea")
+        name, other, facts = (
+            begin(journal, say("secret")),
+            begin(journal),
+            Facts(journal),
+        )
+        fact, harmless = (
+            facts.add("a <b>secret</b> word", conversation=name, seq=2),
+            facts.add("tea"),
+        )
         blob, prompt, plain = (
             Blob(journal.put_blob(each))
             for each in (b"| a secret word", b"Be kind. | a secret word", b"Be kind.")
@@ -464,14 +564,23 @@ class RememberContract(Engine):
         ]
         _, recalled, _, opened, _ = journal.append(other, events, run="r-recalled")
         erased = journal.erase(name, [2], by="ada")
-        assert erased.conversations == {name: [2, noted.seq], other: [recalled.seq, opened.seq]}
+        assert erased.conversations == {
+            name: [2, noted.seq],
+            other: [recalled.seq, opened.seq],
+        }
         assert journal.get_blob(blob.blob) is journal.get_blob(prompt.blob) is None
         assert journal.get_blob(plain.blob) == b"Be kind."
         assert facts.standing() == [harmless]
 
-    def test_deleting_a_conversation_takes_what_was_learned_there(self, journal: Journal) -> None:
+    def test_deleting_a_conversation_takes_what_was_learned_there(
+        self, journal: Journal
+    ) -> None:
         """A fact that was only forgotten there stays, and can be brought back."""
-        name, other, facts = begin(journal, say("2")), begin(journal, say("2")), Facts(journal)
+        name, other, facts = (
+            begin(journal, say("2")),
+            begin(journal, say("2")),
+            Facts(journal),
+        )
         join(journal, name)
         kept, gone = facts.add("kept"), facts.add("gone", conversation=name, seq=2)
         mine = facts.add("mine", conversation=other, seq=2)
@@ -483,7 +592,11 @@ class RememberContract(Engine):
         with pytest.raises(InvalidInput):
             facts.get(gone.id)
         assert facts.get(kept.id).conversation is None
-        assert facts.undo(kept.id, was=2).state == facts.undo(mine.id, was=2).state == "standing"
+        assert (
+            facts.undo(kept.id, was=2).state
+            == facts.undo(mine.id, was=2).state
+            == "standing"
+        )
 
     # -- what is owed ----------------------------------------------------------------------------------------
 
@@ -502,7 +615,9 @@ class RememberContract(Engine):
         with refused(journal, name, InvalidInput):
             journal.erase(name, [at], by="ada")
 
-    def test_what_is_undone_is_told_to_those_who_follow_turns(self, journal: Journal) -> None:
+    def test_what_is_undone_is_told_to_those_who_follow_turns(
+        self, journal: Journal
+    ) -> None:
         """A rewind, a clear and their restoring move `turns`: what was given has to be taken back."""
         name = begin(journal)
         journal.cursor(SYNC, name)
@@ -520,7 +635,9 @@ class RememberContract(Engine):
             assert journal.head(name).turns == at
             assert [each.to for each in journal.behind(SYNC)] == [at]
 
-    def test_what_is_owed_is_the_last_turn_after_the_last_boundary(self, journal: Journal) -> None:
+    def test_what_is_owed_is_the_last_turn_after_the_last_boundary(
+        self, journal: Journal
+    ) -> None:
         """Nothing without a completed turn, and nothing more once it is due."""
         name = begin(journal, say("2"))
         assert journal.owed(name) == 0
@@ -561,7 +678,9 @@ class RememberContract(Engine):
 
     # -- letters ---------------------------------------------------------------------------------------------
 
-    def test_what_a_reader_gives_up_on_is_kept_and_passed(self, journal: Journal) -> None:
+    def test_what_a_reader_gives_up_on_is_kept_and_passed(
+        self, journal: Journal
+    ) -> None:
         """The letter says where, why and when; the reader goes on behind it."""
         name = begin(journal)
         journal.cursor(SYNC, name)
@@ -572,7 +691,9 @@ class RememberContract(Engine):
         (letter,) = journal.letters(SYNC.name)
         assert letter == Letter(name, first, "x" * 500, letter.at)
         assert journal.cursor(SYNC, name) == first
-        assert [(each.at, each.to, each.tries) for each in journal.behind(SYNC)] == [(first, second, 0)]
+        assert [(each.at, each.to, each.tries) for each in journal.behind(SYNC)] == [
+            (first, second, 0)
+        ]
         assert journal.letters("another") == journal.of("bob").letters(SYNC.name) == []
         assert journal.of(None).letters(SYNC.name) == [letter]
 
@@ -602,6 +723,8 @@ class RememberContract(Engine):
         name = begin(journal)
         journal.cursor(SYNC, name)
         at = turn(journal, name, "r-1")
-        journal.bury(SYNC, name, at, was=1, error="no", lease=take_reader(journal, SYNC, name))
+        journal.bury(
+            SYNC, name, at, was=1, error="no", lease=take_reader(journal, SYNC, name)
+        )
         journal.delete(name)
         assert journal.letters(SYNC.name) == []

@@ -53,7 +53,10 @@ class RemoveContract(Engine):
         assert said(journal, fork) == ["2", "3"]
         journal.append(fork, [say("only here")])
         journal.append(name, [say("only there")])
-        assert (said(journal, fork)[2:], said(journal, name)[2:]) == (["only here"], ["only there"])
+        assert (said(journal, fork)[2:], said(journal, name)[2:]) == (
+            ["only here"],
+            ["only there"],
+        )
 
     def test_a_fork_names_its_origin(self, journal: Journal) -> None:
         """Its first event says from which conversation, seq and digest it comes."""
@@ -80,7 +83,9 @@ class RemoveContract(Engine):
         name = begin(journal, say("2"), say("undone"))
         journal.append(name, [ConversationRewound(2), say("5")])
         journal.append(name, [RunStarted()], run="r-1")
-        journal.append(name, [delta(5, 0, "par"), answer("half a turn", request=5)], run="r-1")
+        journal.append(
+            name, [delta(5, 0, "par"), answer("half a turn", request=5)], run="r-1"
+        )
         fork = journal.fork(name)
         assert said(journal, fork) == ["2", "5"]
         assert journal.head(fork).run is None
@@ -93,7 +98,9 @@ class RemoveContract(Engine):
         assert said(journal, fork) == ["2"]
         assert journal.head(fork).unanswered == 0
 
-    def test_a_fork_of_a_compacted_conversation_keeps_its_context(self, journal: Journal) -> None:
+    def test_a_fork_of_a_compacted_conversation_keeps_its_context(
+        self, journal: Journal
+    ) -> None:
         """The summary comes along, and the fork's context begins after what it covers."""
         name = begin(journal, say("2"), say("3"), say("4"))
         compact(journal, name, 3, parent=f"s-{name}", child="s-child")
@@ -102,8 +109,13 @@ class RemoveContract(Engine):
         assert said(journal, fork) == ["2", "3", "4", "7"]
         head = journal.head(fork)
         covered = journal.read(fork, after=head.context_from - 1)
-        assert [each.event for each in covered if each.kind == "message.user"] == [say("4"), say("7")]
-        assert any(isinstance(each.event, ContextSummarised) for each in journal.read(fork))
+        assert [each.event for each in covered if each.kind == "message.user"] == [
+            say("4"),
+            say("7"),
+        ]
+        assert any(
+            isinstance(each.event, ContextSummarised) for each in journal.read(fork)
+        )
 
     def test_a_fork_can_be_cut_anywhere_it_stands(self, journal: Journal) -> None:
         """A fork at the very beginning is empty; its stretch may be named."""
@@ -115,7 +127,9 @@ class RemoveContract(Engine):
 
     # -- erase -----------------------------------------------------------------------------------------------
 
-    def test_erasing_takes_the_text_and_leaves_the_chain(self, journal: Journal) -> None:
+    def test_erasing_takes_the_text_and_leaves_the_chain(
+        self, journal: Journal
+    ) -> None:
         """Body gone, digest kept, and a fact says what was erased, by whom and why."""
         name = begin(journal, say("keep"), say("secret"), answer("keep too"))
         digests = [each.digest for each in journal.read(name)]
@@ -123,11 +137,17 @@ class RemoveContract(Engine):
         assert erased.conversations == {name: [3]}
         read = journal.read(name)
         assert [each.digest for each in read][:4] == digests
-        assert (read[2].body, read[2].erased, read[2].event) == (None, True, Unknown("message.user", None))
+        assert (read[2].body, read[2].erased, read[2].event) == (
+            None,
+            True,
+            Unknown("message.user", None),
+        )
         assert read[-1].event == ContentErased([3], "ada", "a password")
         assert journal.head(name).revision == 5
 
-    def test_erasing_reaches_the_summary_that_covered_it(self, journal: Journal) -> None:
+    def test_erasing_reaches_the_summary_that_covered_it(
+        self, journal: Journal
+    ) -> None:
         """A summary made from erased words goes too; one that did not cover them stays."""
         name = begin(journal, say("secret"), say("3"))
         early = compact(journal, name, 2, parent=f"s-{name}", child="s-child")[0].seq
@@ -136,15 +156,24 @@ class RemoveContract(Engine):
         assert journal.erase(name, [6], by="ada").conversations == {name: [6, late]}
         assert journal.erase(name, [2], by="ada").conversations == {name: [2, early]}
 
-    def test_erasing_reaches_the_title_that_was_made_from_it(self, journal: Journal) -> None:
+    def test_erasing_reaches_the_title_that_was_made_from_it(
+        self, journal: Journal
+    ) -> None:
         """A derived title goes with its words; a title that a person gave stays."""
-        name = begin(journal, say("secret"), ConversationTitled("About the secret", derived=True))
+        name = begin(
+            journal, say("secret"), ConversationTitled("About the secret", derived=True)
+        )
         given = begin(journal, say("secret"), ConversationTitled("Mine"))
         journal.erase(name, [2], by="ada")
         journal.erase(given, [2], by="ada")
-        assert (journal.summary(name).title, journal.summary(given).title) == (None, "Mine")
+        assert (journal.summary(name).title, journal.summary(given).title) == (
+            None,
+            "Mine",
+        )
 
-    def test_erasing_an_old_title_leaves_the_present_one(self, journal: Journal) -> None:
+    def test_erasing_an_old_title_leaves_the_present_one(
+        self, journal: Journal
+    ) -> None:
         """Only the title that was erased goes."""
         name = begin(journal, ConversationTitled("secret"), ConversationTitled("fine"))
         journal.erase(name, [2], by="ada")
@@ -159,10 +188,14 @@ class RemoveContract(Engine):
         erased = journal.erase(name, [3], by="ada").conversations
         assert erased == {name: [3], fork: [3], grandchild: [3]}
         for each in (name, fork, grandchild):
-            assert b"secret" not in b"".join(part.body or b"" for part in journal.read(each))
+            assert b"secret" not in b"".join(
+                part.body or b"" for part in journal.read(each)
+            )
         assert said(journal, other) == ["2"]
 
-    def test_erasing_reaches_what_a_person_was_asked_and_said(self, journal: Journal) -> None:
+    def test_erasing_reaches_what_a_person_was_asked_and_said(
+        self, journal: Journal
+    ) -> None:
         """A question holds the arguments of the answer's call, and what the person said is the call's result."""
         name = begin(journal, say("2"))
         asked = ApprovalAsked(4, "a", "ask", '{"question": "the secret?"}')
@@ -170,46 +203,72 @@ class RemoveContract(Engine):
         other = ApprovalAnswered(4, "b", "once", "ada")
         journal.append(name, [RunStarted()], run="r-1")
         journal.append(name, [answer("secret"), asked, said_so, other], run="r-1")
-        results = [ToolFinished(4, "a", "done", "the secret"), ToolFinished(4, "b", "done", "another")]
+        results = [
+            ToolFinished(4, "a", "done", "the secret"),
+            ToolFinished(4, "b", "done", "another"),
+        ]
         journal.append(name, results, run="r-1")
         assert journal.erase(name, [8], by="ada").conversations == {name: [6, 8]}
         assert journal.erase(name, [9], by="ada").conversations == {name: [9]}, (
             "that somebody allowed it is no text"
         )
-        assert journal.erase(name, [4], by="ada").conversations == {name: [4]}, "the run may still need it"
+        assert journal.erase(name, [4], by="ada").conversations == {name: [4]}, (
+            "the run may still need it"
+        )
         journal.append(name, [RunFinished("completed")], run="r-1")
         assert journal.erase(name, [4], by="ada").conversations == {name: [5]}, (
             "what was left goes when it is over"
         )
 
-    def test_erasing_reaches_the_pattern_that_was_allowed(self, journal: Journal) -> None:
+    def test_erasing_reaches_the_pattern_that_was_allowed(
+        self, journal: Journal
+    ) -> None:
         """A pattern repeats arguments of the answer's call. It goes with the answer, once its run is over."""
         name = begin(journal, say("2"))
         here = ApprovalAnswered(4, "a", "conversation", "ada", pattern="echo secret")
         always = ApprovalAnswered(4, "b", "always", "ada", pattern="echo secret")
         journal.append(name, [RunStarted()], run="r-1")
-        journal.append(name, [answer("secret"), here, always, ToolFinished(4, "a", "done", "x")], run="r-1")
-        assert journal.erase(name, [7], by="ada").conversations == {name: [7]}, "the result is not the call"
-        assert journal.erase(name, [4], by="ada").conversations == {name: [4]}, "the run may still need it"
+        journal.append(
+            name,
+            [answer("secret"), here, always, ToolFinished(4, "a", "done", "x")],
+            run="r-1",
+        )
+        assert journal.erase(name, [7], by="ada").conversations == {name: [7]}, (
+            "the result is not the call"
+        )
+        assert journal.erase(name, [4], by="ada").conversations == {name: [4]}, (
+            "the run may still need it"
+        )
         journal.append(name, [RunFinished("completed")], run="r-1")
         assert journal.erase(name, [4], by="ada").conversations == {name: [5, 6]}
-        assert b"secret" not in b"".join(fact.body or b"" for fact in journal.read(name))
+        assert b"secret" not in b"".join(
+            fact.body or b"" for fact in journal.read(name)
+        )
 
     def test_erasing_reaches_the_partials_of_an_answer(self, journal: Journal) -> None:
         """The pieces that an erased answer was streamed in are gone."""
         name = begin(journal, say("2"))
-        journal.append(name, [delta(2, 0, "sec"), delta(2, 3, "ret"), answer("secret", request=2)])
+        journal.append(
+            name, [delta(2, 0, "sec"), delta(2, 3, "ret"), answer("secret", request=2)]
+        )
         journal.erase(name, [5], by="ada")
         assert [each.seq for each in journal.read(name)] == [1, 2, 5, 6]
 
     def test_erasing_spares_partials_of_other_answers(self, journal: Journal) -> None:
         """Pieces of another request that stand between are somebody else's."""
         name = begin(journal, say("2"), say("3"))
-        journal.append(name, [delta(2, 0, "sec"), delta(3, 0, "other"), answer("secret", request=2)])
+        journal.append(
+            name,
+            [delta(2, 0, "sec"), delta(3, 0, "other"), answer("secret", request=2)],
+        )
         journal.erase(name, [6], by="ada")
-        assert [each.event for each in journal.read(name, after=3, upto=5)] == [delta(3, 0, "other")]
+        assert [each.event for each in journal.read(name, after=3, upto=5)] == [
+            delta(3, 0, "other")
+        ]
 
-    def test_erasing_drops_blobs_that_nothing_else_names(self, journal: Journal) -> None:
+    def test_erasing_drops_blobs_that_nothing_else_names(
+        self, journal: Journal
+    ) -> None:
         """A file goes with the last message that names it."""
         shared, own = journal.put_blob(b"shared"), journal.put_blob(b"own")
         files = MessageUser([File(shared, "text/plain"), File(own, "text/plain")])
@@ -241,7 +300,9 @@ class RemoveContract(Engine):
         with refused(journal, name, InvalidInput):
             journal.append(name, [ContentErased([99], "ada")])
 
-    def test_an_erased_message_still_stands_in_its_place(self, journal: Journal) -> None:
+    def test_an_erased_message_still_stands_in_its_place(
+        self, journal: Journal
+    ) -> None:
         """The row stays, so that the page can say that something was erased there; undo and redo still work."""
         name = begin(journal, say("2"), say("secret"), say("4"))
         journal.erase(name, [3], by="ada")
@@ -251,7 +312,9 @@ class RemoveContract(Engine):
         journal.append(name, [ConversationRestored(6)])
         assert journal.head(name).messages == 3
 
-    def test_an_erased_message_is_not_stored_again_by_its_source(self, journal: Journal) -> None:
+    def test_an_erased_message_is_not_stored_again_by_its_source(
+        self, journal: Journal
+    ) -> None:
         """A redelivery of what was erased is recognised, whatever it says, and brings nothing back."""
         name = begin(journal)
         journal.append(name, [say("secret")], dedup=Dedup("tg:bot", "1"))
@@ -283,7 +346,9 @@ class RemoveContract(Engine):
                 call()
         assert journal.stretch(f"s-{name}") is None
 
-    def test_what_another_process_deleted_is_gone_here_too(self, journal: Journal, another: Journal) -> None:
+    def test_what_another_process_deleted_is_gone_here_too(
+        self, journal: Journal, another: Journal
+    ) -> None:
         """A process that knew the conversation is told, whatever it asks next."""
         names = [begin(journal, say("2")) for _ in range(6)]
         for name in names:
@@ -291,7 +356,14 @@ class RemoveContract(Engine):
             another.delete(name)
         for name, call in zip(
             names,
-            (journal.read, journal.rows, journal.open, journal.messages, journal.head, journal.summary),
+            (
+                journal.read,
+                journal.rows,
+                journal.open,
+                journal.messages,
+                journal.head,
+                journal.summary,
+            ),
             strict=True,
         ):
             with refused(journal, None, Gone):
@@ -329,7 +401,9 @@ class RemoveContract(Engine):
         journal.append(name, [RunFinished("cancelled")], run="r-1")
         journal.delete(name)
 
-    def test_a_redelivery_for_a_deleted_conversation_is_gone(self, journal: Journal) -> None:
+    def test_a_redelivery_for_a_deleted_conversation_is_gone(
+        self, journal: Journal
+    ) -> None:
         """What a source sends again after its conversation was deleted is told so, and is stored nowhere else."""
         name, other = begin(journal), begin(journal)
         journal.append(name, [say("hello")], dedup=Dedup("tg:bot", "1"))
@@ -338,7 +412,9 @@ class RemoveContract(Engine):
             with refused(journal, other, Gone):
                 journal.append(target, [say("hello")], dedup=Dedup("tg:bot", "1"))
 
-    def test_numbers_of_a_deleted_conversation_are_not_given_again(self, journal: Journal) -> None:
+    def test_numbers_of_a_deleted_conversation_are_not_given_again(
+        self, journal: Journal
+    ) -> None:
         """A conversation that is opened afterwards shows nothing of the deleted one."""
         name = begin(journal, say("old"), ConversationTitled("old"))
         journal.cursor(READER, name)
@@ -353,11 +429,17 @@ class RemoveContract(Engine):
 
     # -- prune -----------------------------------------------------------------------------------------------
 
-    def test_pruning_drops_partials_that_a_fact_has_replaced(self, journal: Journal) -> None:
+    def test_pruning_drops_partials_that_a_fact_has_replaced(
+        self, journal: Journal
+    ) -> None:
         """The whole answer, or its sealed beginning, is there; its pieces may go."""
         name = begin(journal, say("2"))
-        journal.append(name, [delta(2, 0, "a"), delta(2, 1, "b"), answer("ab", request=2)])
-        journal.append(name, [delta(5, 0, "cut"), MessagePartial([Text("cut")], request=5)])
+        journal.append(
+            name, [delta(2, 0, "a"), delta(2, 1, "b"), answer("ab", request=2)]
+        )
+        journal.append(
+            name, [delta(5, 0, "cut"), MessagePartial([Text("cut")], request=5)]
+        )
         assert journal.prune(name) == 3
         assert [each.seq for each in journal.read(name)] == [1, 2, 5, 7]
         assert journal.prune(name) == 0
@@ -377,6 +459,11 @@ class RemoveContract(Engine):
     def test_pruning_keeps_what_is_the_only_copy(self, journal: Journal) -> None:
         """Pieces of an answer that is not finished stay, also when other answers are."""
         name = begin(journal, say("2"), say("3"))
-        journal.append(name, [delta(2, 0, "only copy"), delta(3, 0, "done"), answer("done", request=3)])
+        journal.append(
+            name,
+            [delta(2, 0, "only copy"), delta(3, 0, "done"), answer("done", request=3)],
+        )
         assert journal.prune(name) == 1
-        assert [each.event for each in journal.read(name, after=3, upto=5)] == [delta(2, 0, "only copy")]
+        assert [each.event for each in journal.read(name, after=3, upto=5)] == [
+            delta(2, 0, "only copy")
+        ]

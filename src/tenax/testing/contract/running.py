@@ -22,7 +22,17 @@ from tenax.events import (
 from tenax.journal import Journal
 from tenax.journal.base import Spent
 from tenax.parts import Text
-from tenax.testing.contract.base import Engine, answer, at_once, begin, refused, said, say, standing, take
+from tenax.testing.contract.base import (
+    Engine,
+    answer,
+    at_once,
+    begin,
+    refused,
+    said,
+    say,
+    standing,
+    take,
+)
 
 RIVALS = 6
 
@@ -77,7 +87,13 @@ class RunContract(Engine):
 
     def test_a_run_takes_its_inputs(self, journal: Journal) -> None:
         """What a run took is no longer unanswered; what it did not take still is."""
-        name = begin(journal, say("2", ask=True), say("3", ask=True), say("4"), say("5", ask=True))
+        name = begin(
+            journal,
+            say("2", ask=True),
+            say("3", ask=True),
+            say("4"),
+            say("5", ask=True),
+        )
         assert journal.head(name).unanswered == 2
         journal.append(name, [RunStarted([2, 3])], run="r-1")
         assert journal.head(name).unanswered == 5
@@ -105,7 +121,9 @@ class RunContract(Engine):
         journal.append(name, [RunFinished("interrupted")], run="r-1")
         journal.append(name, [RunStarted()], run="r-2")
         journal.append(
-            name, [RunLate(0, "token", {"text": "a"}), RunLate(1, "tool", {"name": "t"})], run="r-1"
+            name,
+            [RunLate(0, "token", {"text": "a"}), RunLate(1, "tool", {"name": "t"})],
+            run="r-1",
         )
         assert [_late(journal, name, run) for run in ("r-1", "r-2", "r-3")] == [2, 0, 0]
         assert [each.run for each in journal.read(name, after=5)] == ["r-1", "r-1"]
@@ -114,13 +132,19 @@ class RunContract(Engine):
         assert (head.messages, head.run, head.turns) == (1, "r-2", 4)
         assert said(journal, name) == ["2"]
 
-    def test_late_output_may_name_a_run_the_store_never_saw(self, journal: Journal) -> None:
+    def test_late_output_may_name_a_run_the_store_never_saw(
+        self, journal: Journal
+    ) -> None:
         """A run whose start was lost with its host still delivers what it has."""
         name = begin(journal)
-        journal.append(name, [RunLate(0, "token", {"text": "a"}), RunSealed()], run="r-lost")
+        journal.append(
+            name, [RunLate(0, "token", {"text": "a"}), RunSealed()], run="r-lost"
+        )
         assert _late(journal, name, "r-lost") == 1
 
-    def test_only_late_kinds_are_written_after_the_lease_was_lost(self, journal: Journal) -> None:
+    def test_only_late_kinds_are_written_after_the_lease_was_lost(
+        self, journal: Journal
+    ) -> None:
         """An owner that lost its run writes nothing under its lease; late output needs none."""
         name = begin(journal, say("2"))
         lease = take(journal, f"run:{name}", "old")
@@ -129,7 +153,9 @@ class RunContract(Engine):
         for events in ([answer("a")], [RunFinished("completed")]):
             with refused(journal, name, LeaseLost):
                 journal.append(name, events, run="r-1", lease=lease)
-        journal.append(name, [RunLate(0, "token", {"text": "a"}), RunSealed()], run="r-1")
+        journal.append(
+            name, [RunLate(0, "token", {"text": "a"}), RunSealed()], run="r-1"
+        )
         assert _late(journal, name, "r-1") == 1
 
     def test_steps_belong_to_the_open_run(self, journal: Journal) -> None:
@@ -157,19 +183,31 @@ class RunContract(Engine):
         with refused(journal, name, InvalidInput):
             journal.append(name, [ModelRequested(6, "d", "m", 60.0, [99])], run="r-1")
 
-    def test_what_is_unfinished_is_found_without_reading(self, journal: Journal) -> None:
+    def test_what_is_unfinished_is_found_without_reading(
+        self, journal: Journal
+    ) -> None:
         """Conversations with an open run, and those with an input that waits, are found by asking for them."""
-        quiet, asked, runs = begin(journal, say("x")), begin(journal, say("q", ask=True)), begin(journal)
+        quiet, asked, runs = (
+            begin(journal, say("x")),
+            begin(journal, say("q", ask=True)),
+            begin(journal),
+        )
         journal.append(runs, [RunStarted()], run="r-1")
         mine = {quiet, asked, runs}
-        found = {(each.conversation, each.run) for each in journal.unfinished() if each.conversation in mine}
+        found = {
+            (each.conversation, each.run)
+            for each in journal.unfinished()
+            if each.conversation in mine
+        }
         assert found == {(asked, None), (runs, "r-1")}
         journal.append(asked, [RunStarted([2])], run="r-2")
         journal.append(asked, [RunFinished("completed")], run="r-2")
         journal.append(runs, [RunFinished("completed")], run="r-1")
         assert not [each for each in journal.unfinished() if each.conversation in mine]
 
-    def test_what_was_interrupted_lately_is_found_without_reading(self, journal: Journal) -> None:
+    def test_what_was_interrupted_lately_is_found_without_reading(
+        self, journal: Journal
+    ) -> None:
         """A conversation whose last run was interrupted; not one in which another run has ended since, or that rested."""
         cut, over, done, busy = (begin(journal) for _ in range(4))
         for name in (cut, over, busy):
@@ -190,15 +228,23 @@ class RunContract(Engine):
         assert not journal.use_attempt(name, "r-1", was=0)
         state = journal.run(name, "r-1")
         assert state is not None
-        assert (state.attempts, state.outcome, journal.run(name, "r-none")) == (1, "interrupted", None)
+        assert (state.attempts, state.outcome, journal.run(name, "r-none")) == (
+            1,
+            "interrupted",
+            None,
+        )
 
     def test_what_was_spent_is_summed(self, journal: Journal) -> None:
         """Tokens and money of every call count, for the conversation and for the day; no price is no money."""
         name, other = begin(journal), begin(journal)
         today = journal.spent()
-        journal.append(name, [MessageAssistant([Text("a")], usage=Usage(100, 10, cost=0.25))])
+        journal.append(
+            name, [MessageAssistant([Text("a")], usage=Usage(100, 10, cost=0.25))]
+        )
         journal.append(name, [ModelUsed("summary", "m", Usage(50, 5))])
-        journal.append(other, [MessageAssistant([Text("b")], usage=Usage(1, 1, cost=0.5))])
+        journal.append(
+            other, [MessageAssistant([Text("b")], usage=Usage(1, 1, cost=0.5))]
+        )
         assert journal.spent(name) == Spent(150, 15, 0.25, 1)
         now = journal.spent()
         assert (now.input - today.input, round(now.cost - today.cost, 6)) == (151, 0.75)

@@ -25,7 +25,9 @@ READER = Reader("index")
 class ShareContract(Engine):
     """Sharing a store."""
 
-    def test_no_call_with_anothers_conversation_finds_it(self, journal: Journal) -> None:
+    def test_no_call_with_anothers_conversation_finds_it(
+        self, journal: Journal
+    ) -> None:
         """Another user's conversation is one that is not there: not forbidden, not there."""
         name = begin(journal, say("secret"), ConversationTitled("secret"))
         journal.behind(READER)
@@ -44,7 +46,10 @@ class ShareContract(Engine):
         assert [each.conversation for each in journal.behind(READER)] == [mine]
         assert [each.conversation for each in bob.behind(READER)] == [theirs]
         everybody = journal.of(None).behind(READER)
-        assert {(each.user, each.conversation) for each in everybody} == {("ada", mine), ("bob", theirs)}
+        assert {(each.user, each.conversation) for each in everybody} == {
+            ("ada", mine),
+            ("bob", theirs),
+        }
 
     def test_two_users_may_use_the_same_names(self, journal: Journal) -> None:
         """Conversation, stretch, dedup, lease and blob: the same name is two things."""
@@ -113,7 +118,9 @@ class ShareContract(Engine):
         (stored,) = bob.append(theirs, [say("other")], append_id=append_id)
         assert stored.conversation == theirs
 
-    def test_no_number_reaches_into_another_conversation(self, journal: Journal) -> None:
+    def test_no_number_reaches_into_another_conversation(
+        self, journal: Journal
+    ) -> None:
         """However large or small a seq is, a read stays in its conversation."""
         bob = journal.of("bob")
         before, theirs, after = (
@@ -122,14 +129,24 @@ class ShareContract(Engine):
             begin(journal, say("secret")),
         )
         assert before != after
-        for number in (-(1 << 32), -1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 33, 1 << 62):
+        for number in (
+            -(1 << 32),
+            -1,
+            1 << 31,
+            (1 << 32) - 1,
+            1 << 32,
+            1 << 33,
+            1 << 62,
+        ):
             for call in (
                 lambda number=number: bob.read(theirs, upto=number),
                 lambda number=number: bob.read(theirs, after=number),
                 lambda number=number: bob.messages(theirs, upto=number),
                 lambda number=number: bob.messages(theirs, after=number),
                 lambda number=number: bob.open(theirs, before=number),
-                lambda number=number: [each for each in [bob.fact(theirs, number)] if each],
+                lambda number=number: [
+                    each for each in [bob.fact(theirs, number)] if each
+                ],
             ):
                 try:
                     found = call()
@@ -145,7 +162,12 @@ class ShareContract(Engine):
         bob = journal.of("bob")
         bob.append(
             "c-false",
-            [ConversationOpened("bob", "s-false", origin=opened.origin, copied=opened.copied), say("x")],
+            [
+                ConversationOpened(
+                    "bob", "s-false", origin=opened.origin, copied=opened.copied
+                ),
+                say("x"),
+            ],
         )
         journal.erase(name, [2], by="ada")
         assert said(bob, "c-false") == ["x"]
