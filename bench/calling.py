@@ -12,16 +12,16 @@ from pathlib import Path
 from bench.lab import Lab
 from bench.measure import Row, compare, seconds, stated
 from tenax.config import load
+from tenax.config.rules import Rule
 from tenax.events import MessageAssistant, ToolFinished
 from tenax.models import Call as Asked
 from tenax.models import Reply, ScriptedModel
-from tenax.rules import Rule
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tenax.tools.base import Call
 from tenax.tools.gate import Allowed, Gate
 from tenax.tools.redact import Redact
-from tenax.tools.sandbox import Sandbox
-from tenax.tools.shell import Shell
+from tenax.tools.shell.commands import Shell
+from tenax.tools.shell.sandbox import Sandbox
 
 __all__ = ["tools"]
 

@@ -14,8 +14,8 @@ import tenax
 from bench.disk import Disk
 from tenax.clock import Ids, SystemClock
 from tenax.journal import LOCAL_USER, Journal
-from tenax.journal.postgres import PostgresStore
-from tenax.journal.search import NoSearch
+from tenax.journal.postgres.store import PostgresStore
+from tenax.journal.search.search import NoSearch
 from tenax.journal.sqlite import SqliteStore
 from tests.support.postgres import PostgresServer
 

@@ -23,9 +23,9 @@ from bench.measure import Row, compare, seconds, stated, timed
 from tenax.clock import Ids, SystemClock
 from tenax.events import Event, encode
 from tenax.journal.base import Recorded
-from tenax.journal.index import HeadState
 from tenax.journal.place import SEQ_BITS
 from tenax.journal.plan import chain, inner_hash
+from tenax.journal.row_index import HeadState
 from tenax.journal.schema import statements
 from tenax.journal.store import head_row
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import tenax
 from bench.appending import together
 from bench.lab import Words, message, talk
-from tenax.journal.check import verify
+from tenax.journal.verify.store import verify
 
 _PER_CONVERSATION = 1000
 _CALLERS = 50

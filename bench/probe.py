@@ -16,14 +16,14 @@ import msgspec
 
 from bench.lab import Lab, Words
 from bench.measure import Row, at_least, at_most, progress
-from tenax.agent.compact import INSTRUCTION, estimate
+from tenax.agent.compaction import INSTRUCTION, estimate
 from tenax.agent.history import History
 from tenax.config import load
 from tenax.events import Usage
 from tenax.models import Reply, Script, ScriptedModel
 from tenax.models.base import Answer, Piece
 from tenax.parts import Text
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tenax.testing import memory
 from tenax.views.context import Context
 

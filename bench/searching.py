@@ -25,7 +25,7 @@ from bench.measure import (
 from tenax.events import ConversationOpened, Event, encode
 from tenax.journal import Journal
 from tenax.journal.base import Entry
-from tenax.journal.search_index import READER
+from tenax.journal.search.index import READER
 
 __all__ = ["search"]
 

@@ -20,7 +20,7 @@ from bench.measure import Row, at_most, progress, seconds, spread
 from tenax.config import Config, load
 from tenax.models import Answer, Piece, ScriptedModel, Words
 from tenax.parts import Text
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 
 __all__ = ["waking"]
 

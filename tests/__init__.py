@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tenax.testing.contract")
+pytest.register_assert_rewrite("tests.contract.engine")

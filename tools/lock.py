@@ -14,7 +14,7 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
-from tenax.models.practice import PACKAGES
+from tenax.models.practice.practice import PACKAGES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LOCKS: Final = ROOT / "requirements"

@@ -11,17 +11,17 @@ from importlib import import_module as _module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tenax.compat.sessions import AsyncSessionDB, SessionDB
     from tenax.config import load
     from tenax.journal import Journal, open  # noqa: A004  (the verb of this library is `tenax.open`)
     from tenax.journal.aio import AsyncJournal
-    from tenax.runtime import Runtime
-    from tenax.sessions import AsyncSessionDB, SessionDB
+    from tenax.runtime.runtime import Runtime
 else:
     _PLACES = {
         "AsyncJournal": "tenax.journal.aio",
         "AsyncSessionDB": "tenax.sessions",
         "Journal": "tenax.journal",
-        "Runtime": "tenax.runtime",
+        "Runtime": "tenax.runtime.runtime",
         "SessionDB": "tenax.sessions",
         "load": "tenax.config",
         "open": "tenax.journal",

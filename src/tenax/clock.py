@@ -10,14 +10,22 @@ import contextlib
 import os
 import time
 import uuid
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Protocol
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from tenax.errors import InvalidInput
-from tenax.when import zone_of
 
-__all__ = ["Clock", "Ids", "SystemClock", "is_append_id", "machine_zone", "rfc3339"]
+__all__ = [
+    "Clock",
+    "Ids",
+    "SystemClock",
+    "is_append_id",
+    "machine_zone",
+    "rfc3339",
+    "zone_of",
+]
 
 _CHANCE_BYTES = 16_384
 
@@ -136,3 +144,16 @@ def machine_zone() -> str:
 def rfc3339(at_us: int) -> str:
     """UTC, to the microsecond, for machines."""
     return f"{datetime.fromtimestamp(at_us // 1_000_000, UTC):%Y-%m-%dT%H:%M:%S}.{at_us % 1_000_000:06d}Z"
+
+
+def zone_of(name: str) -> tzinfo:
+    """The zone of this IANA name."""
+    if name == "UTC":  # also where the machine has no list of zones
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise InvalidInput(
+            f"There is no time zone {name[:60]!r} on this machine.",
+            hint="name one such as Europe/Berlin",
+        ) from error

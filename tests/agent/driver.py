@@ -45,7 +45,7 @@ from tenax.journal.base import Recorded
 from tenax.parts import Text, ToolCall, ToolResult
 from tenax.sessions import SessionDB
 from tenax.views.context import Context
-from tenax.views.turns import Turns
+from tenax.views.open_work import Turns
 
 TALK = "c_talk"
 

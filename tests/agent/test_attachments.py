@@ -15,17 +15,18 @@ import msgspec
 import pytest
 
 import tenax
-from tenax import attachments
-from tenax.attachments import clean_name, judge
+from tenax.agent import attachments
+from tenax.agent.attachments import judge
 from tenax.config import Config
 from tenax.errors import InvalidInput, TooLarge
 from tenax.events import MessageUser, ModelRequested
 from tenax.journal import LOCAL_USER
-from tenax.journal.check import verify
+from tenax.journal.verify.store import verify
 from tenax.models import Reply, Script, ScriptedModel, connect
 from tenax.parts import Extracted, File, Image, Text
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tenax.testing import Provider, SimClock
+from tenax.text import clean_name
 from tests.models.talk import APIS, settings
 from tests.support.files import bomb, endless, gif, jpeg, pdf, png, webp, written
 from tests.support.runs import config_of, events_of, settled, told
@@ -153,7 +154,7 @@ def readers() -> list[Path]:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             ours += (
                 [each]
-                if b"tenax.attachments" in (each / "cmdline").read_bytes()
+                if b"tenax.agent.attachments" in (each / "cmdline").read_bytes()
                 else []
             )
     return ours

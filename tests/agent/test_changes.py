@@ -17,21 +17,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenax import changes as tracking
 from tenax.agent import Limits
-from tenax.changes import Changes, TurnChanges
 from tenax.config import Config
+from tenax.config.rules import Rule
 from tenax.errors import InvalidInput, Refused
 from tenax.events import FilesChanged
-from tenax.journal.check import verify
+from tenax.journal.verify.store import verify
 from tenax.models import Call, Reply, ScriptedModel
-from tenax.rules import Rule
-from tenax.runtime import Runtime
-from tenax.tools import seek, snapshot
+from tenax.runtime.runtime import Runtime
 from tenax.tools.base import THREAD, Tool
 from tenax.tools.base import Call as Made
-from tenax.tools.files import EditFile, ReadFile, WriteFile
+from tenax.tools.files import walk as seek
+from tenax.tools.files.edit import EditFile, ReadFile, WriteFile
 from tenax.views.transcript import Row
+from tenax.workspace import changes as tracking
+from tenax.workspace import snapshots as snapshot
+from tenax.workspace.changes import Changes, TurnChanges
 from tests.support.runs import Hands, asked, config_of, events_of, outcomes, told
 
 OPEN = Path("/proc/self/fd")

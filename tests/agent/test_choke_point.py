@@ -16,16 +16,17 @@ import pytest
 
 import tenax
 from tenax.config import Config
+from tenax.config.rules import Rule
+from tenax.config.write import add_rule
 from tenax.events import ToolFinished
 from tenax.journal import LOCAL_USER
 from tenax.models import Call, Reply
-from tenax.rules import Rule
-from tenax.runtime import Runtime
-from tenax.settings import add_rule
+from tenax.runtime.runtime import Runtime
 from tenax.testing import SimClock
 from tenax.tools.base import Call as Made
 from tenax.tools.base import Tool
 from tenax.tools.gate import Gate
+from tests.contract import mcp_server
 from tests.support.cast import Cast, hand_on
 from tests.support.children import Child
 from tests.support.runs import asked, config_of, told, until
@@ -179,9 +180,7 @@ class OfServer(Walk):
 
     tool = "own__note"
     script = (Reply(calls=[Call("own__note", {"text": os.devnull})]), "done")
-    more = (
-        f'[mcp.own]\ncommand = ["{sys.executable}", "-m", "tenax.testing.mcp_server"]\n'
-    )
+    more = f'[mcp.own]\ncommand = ["{sys.executable}", "{mcp_server.__file__}"]\n'
 
     async def go(self, runtime: Runtime, name: str) -> str:
         await runtime.mcp.settled(SECONDS)

@@ -11,7 +11,7 @@ from tenax.errors import Gone, InvalidInput
 from tenax.events import MessageUser
 from tenax.models import Reply, ScriptedModel
 from tenax.parts import Text
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tests.support.damage import break_events
 from tests.support.runs import asked, config_of
 

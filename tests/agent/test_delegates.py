@@ -18,9 +18,9 @@ from tenax.config import Config
 from tenax.errors import Gone
 from tenax.events import DELEGATE, TEMPORARY, ContextOpened, ToolFinished, ToolHanded
 from tenax.journal import LOCAL_USER
-from tenax.journal.check import verify
+from tenax.journal.verify.store import verify
 from tenax.models import Call, Piece, Reply, Words
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tenax.testing import SimClock
 from tenax.tools.delegate import CHILDREN_MAX, Delegate
 from tenax.views.transcript import Put, Row

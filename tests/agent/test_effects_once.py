@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from tenax.agent.recovery import GONE, interruption
 from tenax.events import (
     Event,
     MessageAssistant,
@@ -22,9 +23,8 @@ from tenax.events import (
 from tenax.journal import Journal
 from tenax.models import Reply, Script, ScriptedModel
 from tenax.parts import Text, ToolCall
-from tenax.recovery import GONE, interruption
-from tenax.testing.contract.base import begin
-from tenax.views.turns import Turns
+from tenax.views.open_work import Turns
+from tests.contract.engine.base import begin
 from tests.support.runs import SECONDS, Hands, Note, config_of
 
 CALL = ToolCall("call_1", "note", '{"text": "x"}')

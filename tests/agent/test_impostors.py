@@ -21,9 +21,9 @@ from tenax.events import (
 )
 from tenax.models import Call, Reply, Script, ScriptedModel, connect
 from tenax.parts import Text, ToolCall
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tenax.testing import Provider
-from tenax.tools.files import ReadFile, WriteFile
+from tenax.tools.files.edit import ReadFile, WriteFile
 from tests.models.talk import APIS, settings
 from tests.support.runs import Hands, config_of, settled, told, until
 

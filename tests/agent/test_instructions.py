@@ -9,7 +9,7 @@ import pytest
 
 from tenax.agent.instructions import ALL_CHARS_MAX, FILE_CHARS_MAX, instructions, marked
 from tenax.models import Reply, Script, ScriptedModel
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tests.support.runs import asked, config_of
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tenax.agent import Aborted, Busy, Compacted, Limits, NothingToDo, Superseded
-from tenax.agent.compact import INSTRUCTION
+from tenax.agent.compaction import INSTRUCTION
 from tenax.agent.history import History, context_at
 from tenax.config import Config
 from tenax.events import (

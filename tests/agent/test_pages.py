@@ -43,10 +43,10 @@ from tenax.events import (
 )
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
-from tenax.live import Live
 from tenax.models import ScriptedModel
 from tenax.parts import Text, ToolCall
-from tenax.runtime import Runtime
+from tenax.runtime.feed import Live
+from tenax.runtime.runtime import Runtime
 from tenax.testing import memory
 from tenax.views.pages import fold_page
 from tenax.views.transcript import WAITING, Put, Row, Transcript

@@ -9,9 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import pytest
+from tenax.recovery import repair
 
 import tenax
-from tenax import recovery
+from tenax.agent import recovery
+from tenax.agent.recovery import ATTEMPTS_MAX, GIVE_UP_SECONDS, open_page, open_rows
 from tenax.errors import InvalidInput, NoSuchConversation, RunConflict, StoreFull
 from tenax.events import (
     ApprovalAsked,
@@ -27,7 +29,6 @@ from tenax.events import (
     ToolFinished,
 )
 from tenax.parts import Text, ToolCall
-from tenax.recovery import ATTEMPTS_MAX, GIVE_UP_SECONDS, open_page, open_rows, repair
 from tenax.sessions import AsyncSessionDB, SessionDB
 from tenax.testing import FaultyJournal, SimClock
 from tests.support.children import Child, Teller, finish_all

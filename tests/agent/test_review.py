@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tenax.agent.review import Proposal, Reading, ReadOnly, Reviewed, review
 from tenax.events import (
     ConversationCleared,
     ConversationOpened,
@@ -20,7 +19,8 @@ from tenax.events import (
     MessageUser,
 )
 from tenax.journal.aio import AsyncJournal
-from tenax.journal.facts import Fact
+from tenax.memory.facts import Fact
+from tenax.memory.review import Proposal, Reading, ReadOnly, Reviewed, review
 from tenax.models import Reply, ScriptedModel, Trouble
 from tenax.parts import Text, ToolResult
 from tenax.sessions import SessionDB

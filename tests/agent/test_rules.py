@@ -10,19 +10,19 @@ import pytest
 
 from tenax.agent import Limits
 from tenax.config import Config
+from tenax.config.rules import Rule, exactly, proposals
 from tenax.errors import InvalidInput, Refused
 from tenax.events import ApprovalAnswered, ApprovalAsked, ToolFinished
 from tenax.models import Call, Reply, ScriptedModel
-from tenax.rules import Rule, exactly, proposals
-from tenax.runtime import Question, Runtime
+from tenax.runtime.runtime import Question, Runtime
 from tenax.tools.base import Call as Where
 from tenax.tools.base import Tool
-from tenax.tools.files import EditFile, WriteFile
+from tenax.tools.files.edit import EditFile, WriteFile
 from tenax.tools.gate import Allowed, Asks, Gate
 from tenax.tools.redact import Redact
-from tenax.tools.sandbox import Sandbox
-from tenax.tools.shell import Shell
-from tenax.tools.web import FetchPage
+from tenax.tools.shell.commands import Shell
+from tenax.tools.shell.sandbox import Sandbox
+from tenax.tools.web.fetch import FetchPage
 from tests.support.runs import (
     Hands,
     Note,

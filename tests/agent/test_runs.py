@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import tenax
-from tenax import runner
 from tenax.agent import Limits
 from tenax.agent.history import History
 from tenax.agent.loop import Ended, Run
 from tenax.config import Config
+from tenax.config.rules import Rule
 from tenax.errors import InvalidInput, StoreUnavailable
 from tenax.events import (
     BODY_BYTES_MAX,
@@ -38,7 +38,7 @@ from tenax.events import (
 )
 from tenax.journal import LOCAL_USER
 from tenax.journal.base import Entry, Lease
-from tenax.journal.check import verify
+from tenax.journal.verify.store import verify
 from tenax.models import (
     Call,
     Piece,
@@ -50,12 +50,12 @@ from tenax.models import (
     connect,
 )
 from tenax.parts import Text
-from tenax.rules import Rule
-from tenax.runner import Lanes, Policy
-from tenax.runtime import Runtime
+from tenax.runtime import workers as runner
+from tenax.runtime.runtime import Runtime
+from tenax.runtime.workers import Lanes, Policy
 from tenax.testing import Provider, SimClock
-from tenax.testing.contract.base import begin
 from tenax.views.context import CUT_NOTE
+from tests.contract.engine.base import begin
 from tests.models.talk import APIS, settings
 from tests.support.runs import (
     SECONDS,
@@ -319,7 +319,7 @@ async def test_a_dead_run_that_another_process_ends_first_goes_on_all_the_same(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`tenax show`, say, asked a moment before who serves looked. What was left in good order is left."""
-    monkeypatch.setattr("tenax.runtime._UPKEEP_SECONDS", 0.05)
+    monkeypatch.setattr("tenax.runtime.runtime._UPKEEP_SECONDS", 0.05)
 
     def ended(journal: tenax.Journal, *, planned: bool = False) -> tuple[str, Lease]:
         name = begin(journal)
@@ -400,7 +400,9 @@ async def test_a_stop_that_comes_as_the_run_begins_to_wait_is_heeded_whoever_rea
             await history.catch_up()
         await release(self, conversation, lease)
 
-    monkeypatch.setattr("tenax.runtime._UPKEEP_SECONDS", 600)  # which would find it
+    monkeypatch.setattr(
+        "tenax.runtime.runtime._UPKEEP_SECONDS", 600
+    )  # which would find it
     monkeypatch.setattr(Lanes, "_release", just_before)
     asks = Note(notes, name="ask", asks=True)
     async with hands(
@@ -450,7 +452,7 @@ async def test_what_is_folded_by_another_while_the_run_parks_is_heeded(
                 await self.catch_up()
         await took(self, stored)
 
-    monkeypatch.setattr("tenax.runtime._UPKEEP_SECONDS", 600)
+    monkeypatch.setattr("tenax.runtime.runtime._UPKEEP_SECONDS", 600)
     monkeypatch.setattr(History, "took", meanwhile)
     asks = Note(notes, name="ask", asks=True)
     async with hands(

@@ -25,13 +25,13 @@ from tenax.events import (
     ToolFinished,
 )
 from tenax.journal import LOCAL_USER, Journal
-from tenax.journal.check import verify
-from tenax.journal.schedules import SCHEDULES_MAX, Schedule, Schedules
+from tenax.journal.verify.store import verify
 from tenax.models import Call, Piece, Reply, ScriptedModel
 from tenax.parts import Text, text_of
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
+from tenax.schedules.rows import SCHEDULES_MAX, Schedule, Schedules
 from tenax.testing import SimClock
-from tenax.testing.contract.base import begin
+from tests.contract.engine.base import begin
 from tests.support.children import Child, Teller, finish_all
 from tests.support.runs import Hands, Note, config_of, outcomes, told, until
 from tests.support.turns import (

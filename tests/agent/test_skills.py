@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from tenax.agent.skills import DESCRIPTION_CHARS_MAX, SKILLS_MAX, Skills
 from tenax.cli import tenax
+from tenax.config.rules import Rule
 from tenax.events import ToolFinished
 from tenax.models import Call, Reply, Script, ScriptedModel
-from tenax.rules import Rule
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tests.support.runs import asked, config_of, told
 
 

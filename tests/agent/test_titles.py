@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tenax.agent.compact import redacted
+from tenax.agent.compaction import redacted
 from tenax.agent.titles import clean, give_title
 from tenax.events import (
     ConversationOpened,
@@ -22,7 +22,7 @@ from tenax.events import (
 from tenax.journal.aio import AsyncJournal
 from tenax.models import Model, Reply, ScriptedModel, Trouble
 from tenax.parts import Text
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tenax.sessions import SessionDB
 from tenax.testing import Provider, memory
 from tests.support.runs import config_of

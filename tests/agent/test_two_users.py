@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tenax import answerers
 from tenax.agent import Limits
 from tenax.clock import SystemClock
 from tenax.config import Config
@@ -31,15 +30,17 @@ from tenax.events import (
     RunStarted,
     ToolFinished,
 )
-from tenax.folders import folder_of
 from tenax.journal import LOCAL_USER
-from tenax.journal.schedules import Schedules
 from tenax.models import Call, Reply, Script, ScriptedModel
 from tenax.parts import File, Text
-from tenax.runtime import Runtime, open_store
-from tenax.tools import sandbox
+from tenax.runtime import agents as answerers
+from tenax.runtime.runtime import Runtime, open_store
+from tenax.schedules.rows import Schedules
 from tenax.tools.base import THREADS_MAX, Tool, aside
 from tenax.tools.base import Call as Made
+from tenax.tools.shell import sandbox
+from tenax.workspace.folders import folder_of
+from tests.contract import mcp_server
 from tests.support.bubblewrap import find_bwrap
 from tests.support.runs import Hands, asked, config_of, told
 
@@ -51,7 +52,7 @@ HARMLESS = {"ask", "todo", "web_fetch"}
 """Tools that touch nothing that anybody has: a question, a list in the conversation, a page of the web."""
 SERVER = f"""
 [mcp.own]
-command = ["{sys.executable}", "-m", "tenax.testing.mcp_server"]
+command = ["{sys.executable}", "{mcp_server.__file__}"]
 """
 SETTINGS = """
 [[rules]]

@@ -16,8 +16,8 @@ from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Recorded
 from tenax.testing import memory
 from tenax.views.context import Context, Message
+from tenax.views.open_work import Turns
 from tenax.views.transcript import Change, Drop, Grow, Put, Row, Transcript
-from tenax.views.turns import Turns
 from tests.agent.driver import OPERATIONS, QUIET, TALK, Driver
 
 _any = settings(

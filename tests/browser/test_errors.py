@@ -127,7 +127,7 @@ FULL_DISK = """
 import signal, sys
 if "tenax.web" in sys.orig_argv:
     from tenax.journal.sqlite import SqliteStore
-    from tenax.testing import Fault, FaultVfs
+    from tests.contract.failing_vfs import Fault, FaultVfs
     disk = FaultVfs()
     SqliteStore.__init__.__kwdefaults__["vfs"] = disk.name
     signal.signal(signal.SIGUSR1, lambda *_: disk.fail("write", Fault.FULL, times=None))

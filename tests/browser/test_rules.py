@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tenax.config import load
+from tenax.config.rules import Rule
 from tenax.models import Call, Reply
-from tenax.rules import Rule
 from tests.browser.test_for_everybody import nothing_is_wrong
 from tests.support.browser import Serve, Window, client, expect
 

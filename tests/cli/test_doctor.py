@@ -15,10 +15,10 @@ from tenax.cli import tenax as command
 from tenax.cli.frame import run
 from tenax.config import load
 from tenax.events import ConversationOpened, MessageUser
-from tenax.folders import folder_of
 from tenax.journal.devices import Devices
 from tenax.journal.schema import SCHEMA_VERSION
 from tenax.parts import Text
+from tenax.workspace.folders import folder_of
 from tests.support.bubblewrap import find_bwrap
 from tests.support.damage import copy_store, damage, put_back
 from tests.support.world import build
@@ -79,7 +79,7 @@ def test_it_says_whether_commands_run_in_a_sandbox(
     find_bwrap()
     assert run(command, ["doctor"]) == 0
     assert "sandbox      bubblewrap\n" in said()[0]
-    monkeypatch.setattr("tenax.tools.sandbox._PATH", str(home))
+    monkeypatch.setattr("tenax.tools.shell.sandbox._PATH", str(home))
     assert run(command, ["doctor"]) == 0
     assert "sandbox      There is no sandbox: bubblewrap is not installed" in (
         told := said()[0]

@@ -18,7 +18,7 @@ from tenax.cli.talk.screen import Screen
 from tenax.events import ConversationOpened, MemoryNoted, MessageUser
 from tenax.journal import LOCAL_USER, Journal
 from tenax.journal.base import Reader
-from tenax.journal.facts import Facts
+from tenax.memory.facts import Facts
 from tenax.parts import Text
 from tenax.views.transcript import Put, Row
 from tests.cli.conftest import Told

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tenax.rules import Rule
+from tenax.config.rules import Rule
 from tests.cli.conftest import Told, tenax
 
 

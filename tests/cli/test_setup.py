@@ -18,7 +18,9 @@ import msgspec
 import pytest
 
 from tenax.config import load
-from tenax.models import Reply, Script, Trouble, found, practice
+from tenax.models import Reply, Script, Trouble
+from tenax.models import discovery as found
+from tenax.models.practice import practice
 from tenax.testing import Provider
 from tests.cli.conftest import tenax
 

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from tenax.config import load
+from tenax.config.rules import Rule
 from tenax.errors import InvalidInput
 from tenax.events import ApprovalAnswered
 from tenax.models import Call, Reply
-from tenax.rules import Rule
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tests.support.postgres import PostgresServer
 from tests.support.runs import config_of, until
 from tests.support.served import Pace

@@ -17,7 +17,7 @@ from tenax.journal import Journal
 from tenax.journal.aio import THREADS, AsyncJournal, CancelledAppend
 from tenax.journal.base import Expect, Lease, Recorded
 from tenax.testing import FaultyJournal, memory
-from tenax.testing.contract.base import begin, said, say
+from tests.contract.engine.base import begin, said, say
 
 TASKS = 64
 NOT_AWAITED = {"of", "prepare", "prepare_load", "number"}

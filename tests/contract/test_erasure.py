@@ -27,12 +27,12 @@ from tenax.events import (
     RunFinished,
     RunStarted,
 )
-from tenax.fence import fence
 from tenax.journal import Journal
-from tenax.journal.check import verify
-from tenax.journal.facts import Facts
+from tenax.journal.verify.store import verify
+from tenax.memory.facts import Facts
 from tenax.parts import File, Text
 from tenax.testing import memory
+from tenax.text import fence
 
 SECRET = "hunter2-correct-horse-battery"
 

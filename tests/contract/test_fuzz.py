@@ -14,19 +14,19 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tenax.recovery import repair
 
 import tenax
 from tenax.errors import InvalidInput, Refused
 from tenax.events import KINDS, Blob, Event, Usage, decode, encode
 from tenax.journal import Journal
 from tenax.journal.base import Dedup, Expect, Lease, Reader
-from tenax.journal.check import verify
+from tenax.journal.verify.store import verify
 from tenax.models import ScriptedModel
 from tenax.parts import NO_TEXT, Part, Text
-from tenax.recovery import repair
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tenax.sessions import SessionDB
-from tenax.testing.contract.base import begin, say
+from tests.contract.engine.base import begin, say
 from tests.support.runs import config_of
 
 EVENTS = 800

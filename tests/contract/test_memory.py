@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tenax.clock import Clock
-from tenax.journal import Journal, ephemeral
+from tenax.journal import Journal
+from tenax.journal import memory as ephemeral
 from tenax.journal.base import Lease
 from tenax.testing import memory
-from tenax.testing.contract import JournalContract
+from tests.contract.engine import JournalContract
 from tests.support.awaited import Loop, awaited
 
 

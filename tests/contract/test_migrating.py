@@ -10,12 +10,12 @@ import psycopg
 import pytest
 
 import tenax
-from tenax.journal.check import verify
 from tenax.journal.devices import Devices
-from tenax.journal.facts import Facts
-from tenax.journal.schedules import Schedules
 from tenax.journal.schema import SCHEMA_VERSION, migrations
-from tenax.testing.contract.base import said, say
+from tenax.journal.verify.store import verify
+from tenax.memory.facts import Facts
+from tenax.schedules.rows import Schedules
+from tests.contract.engine.base import said, say
 from tests.support.world import World, build, hands
 
 SECOND = ("facts", "memories", "authors", "letters")
@@ -130,7 +130,7 @@ def test_a_store_of_the_third_migration_takes_devices(bare_url: str) -> None:
 _PROCESS = """
 import sys, tenax
 from tenax.errors import FactChanged
-from tenax.journal.facts import Facts
+from tenax.memory.facts import Facts
 with tenax.open(sys.argv[1], user="ada") as journal:
     facts = Facts(journal)
     fact = facts.add(sys.argv[2], key="once")

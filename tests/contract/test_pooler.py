@@ -6,8 +6,8 @@ import pytest
 
 import tenax
 from tenax.errors import CannotOpen
-from tenax.journal.check import verify
-from tenax.testing.contract.base import begin, said, say
+from tenax.journal.verify.store import verify
+from tests.contract.engine.base import begin, said, say
 from tests.support.pooler import Pooler
 
 

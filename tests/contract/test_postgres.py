@@ -34,22 +34,23 @@ from tenax.errors import (
     TenaxError,
 )
 from tenax.events import MessageUser
-from tenax.journal import Journal, postgres, store
+from tenax.journal import Journal, store
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Dedup, Lease, Reader
-from tenax.journal.check import verify
-from tenax.journal.facts import Facts
-from tenax.journal.postgres import PostgresStore, translate
-from tenax.journal.postgres_hints import MANY, NOTICES_AT_ONCE, NOTICES_PER_SECOND_MAX
-from tenax.journal.postgres_link import SETTINGS, Connection, Link
+from tenax.journal.postgres import store as postgres
+from tenax.journal.postgres.connection import SETTINGS, Connection, Link
+from tenax.journal.postgres.notify import MANY, NOTICES_AT_ONCE, NOTICES_PER_SECOND_MAX
+from tenax.journal.postgres.store import PostgresStore, translate
 from tenax.journal.schema import SCHEMA_VERSION
-from tenax.journal.search_index import Move, Position
-from tenax.journal.search_postgres import PostgresSearch
+from tenax.journal.search.index import Move, Position
+from tenax.journal.search.postgres import PostgresSearch
 from tenax.journal.store import Trouble
+from tenax.journal.verify.store import verify
+from tenax.memory.facts import Facts
 from tenax.parts import Text
 from tenax.testing import FaultyJournal
-from tenax.testing.contract import JournalContract
-from tenax.testing.contract.base import begin, delta, said, say, take_reader
+from tests.contract.engine import JournalContract
+from tests.contract.engine.base import begin, delta, said, say, take_reader
 from tests.support.awaited import Loop, awaited
 from tests.support.postgres import PostgresServer
 
@@ -204,7 +205,7 @@ def ask(url: str, sql: str) -> list[tuple[object, ...]]:
 # Opens a journal, says what it is told line by line, and answers.
 _OTHER = """
 import sys, tenax
-from tenax.testing.contract.base import begin, say
+from tests.contract.engine.base import begin, say
 with tenax.open(sys.argv[1], user="ada") as journal:
     print("open", flush=True)
     for line in sys.stdin:
@@ -410,7 +411,7 @@ def test_a_server_that_is_too_old_is_refused(
 
 def test_without_psycopg_the_way_to_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an extra."""
-    monkeypatch.setitem(sys.modules, "tenax.journal.postgres", None)
+    monkeypatch.setitem(sys.modules, "tenax.journal.postgres.store", None)
     with pytest.raises(CannotOpen, match="psycopg") as caught:
         tenax.open("postgresql://127.0.0.1/tenax")
     assert caught.value.hint == "pip install 'tenax[postgres]'"

@@ -8,10 +8,10 @@ import pytest
 
 from tenax.errors import SchemaTooNew, StoreDamaged
 from tenax.events import MessageUser
-from tenax.journal.check import verify
-from tenax.journal.index import INDEX_VERSION, HeadState
 from tenax.journal.place import ALL_SEQS
-from tenax.journal.rebuild import rebuild
+from tenax.journal.row_index import INDEX_VERSION, HeadState
+from tenax.journal.verify.rebuild import rebuild
+from tenax.journal.verify.store import verify
 from tenax.parts import Text
 from tests.support.world import World, hands
 

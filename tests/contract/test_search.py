@@ -36,14 +36,16 @@ from tenax.events import (
     RunLate,
     RunStarted,
 )
-from tenax.journal import Journal, search, search_sqlite
+from tenax.journal import Journal
 from tenax.journal.base import Hit, Hits
-from tenax.journal.indexer import Indexer
-from tenax.journal.query import parse
-from tenax.journal.search import NoSearch, WordSearch
+from tenax.journal.search import search
+from tenax.journal.search import sqlite as search_sqlite
+from tenax.journal.search.indexer import Indexer
+from tenax.journal.search.query import parse
+from tenax.journal.search.search import NoSearch, WordSearch
 from tenax.parts import File, Reasoning, Text, ToolCall, ToolResult
 from tenax.testing import SimClock
-from tenax.testing.contract.base import begin, say
+from tests.contract.engine.base import begin, say
 
 SECRET = "the-key-is-hunter2-zq9"
 
@@ -567,8 +569,8 @@ def test_the_reader_ends_when_there_is_nothing_to_do_and_comes_back(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No thread and no lease stay behind; the next message starts it again."""
-    monkeypatch.setattr("tenax.journal.indexer.IDLE_SECONDS", 0.05)
-    monkeypatch.setattr("tenax.journal.indexer.GATHER_SECONDS", 0.01)
+    monkeypatch.setattr("tenax.journal.search.indexer.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("tenax.journal.search.indexer.GATHER_SECONDS", 0.01)
     for n in range(3):
         begin(journal, say(f"needle {n}"))
         deadline = time.monotonic() + 20
@@ -601,8 +603,8 @@ def test_a_command_that_ends_at_once_is_not_held_up(path: Path) -> None:
     """A process that stores something and ends pays nothing for the index."""
     program = f"""
 import time, tenax
-from tenax.journal import indexer
-from tenax.testing.contract.base import begin, say
+from tenax.journal.search import indexer
+from tests.contract.engine.base import begin, say
 indexer.GATHER_SECONDS = indexer.CLOSE_SECONDS = 600.0  # it begins later than this process may end
 journal = tenax.open({url_of(path)!r})
 begin(journal, say("needle"))
@@ -922,8 +924,8 @@ def test_a_phrase_is_found_behind_many_that_only_have_its_words(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What an index proposes and the text does not bear out takes no place on the page."""
-    monkeypatch.setattr("tenax.journal.search_postgres.WINDOWS", (5, 10))
-    monkeypatch.setattr("tenax.journal.search_postgres.LOOKED_UP", 20)
+    monkeypatch.setattr("tenax.journal.search.postgres.WINDOWS", (5, 10))
+    monkeypatch.setattr("tenax.journal.search.postgres.LOOKED_UP", 20)
     begin(journal, *[say(f"a blue whale {n} 猫 喜") for n in range(8)], name="c")
     for _ in range(2):
         begin(

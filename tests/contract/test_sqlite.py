@@ -22,8 +22,8 @@ from tenax.journal import Journal, group, sqlite
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Lease
 from tenax.journal.hub import ANY
-from tenax.testing.contract import JournalContract
-from tenax.testing.contract.base import begin, said, say
+from tests.contract.engine import JournalContract
+from tests.contract.engine.base import begin, said, say
 from tests.support.awaited import Loop, awaited
 
 SOON = 30.0

@@ -47,10 +47,10 @@ from tenax.events import (
 )
 from tenax.journal import Journal
 from tenax.journal.base import Dedup, Expect, Lease, Reader, Recorded
-from tenax.journal.check import verify
+from tenax.journal.verify.store import verify
 from tenax.parts import Text
 from tenax.testing import SimClock, memory
-from tenax.testing.contract.base import delta, say, words
+from tests.contract.engine.base import delta, say, words
 from tests.support.model import Conversation, Model
 
 USERS = st.sampled_from(["ada", "ada", "ada", "bob"])

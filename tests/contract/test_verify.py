@@ -11,10 +11,10 @@ import pytest
 
 import tenax
 from tenax.events import ConversationOpened, MessageUser, RunStarted
-from tenax.journal import check
-from tenax.journal.check import Problem, Progress, verify
 from tenax.journal.place import ALL_SEQS, SEQ_BITS
 from tenax.journal.plan import inner_hash
+from tenax.journal.verify import store as check
+from tenax.journal.verify.store import Problem, Progress, verify
 from tenax.parts import Text
 from tests.support.world import Hands, World, build, hands
 

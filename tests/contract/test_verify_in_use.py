@@ -21,10 +21,10 @@ from tenax.events import (
 )
 from tenax.journal import Journal
 from tenax.journal.base import Reader
-from tenax.journal.check import Problem, verify
-from tenax.journal.facts import Facts
 from tenax.journal.place import SEQ_BITS
 from tenax.journal.store import Row, Store
+from tenax.journal.verify.store import Problem, verify
+from tenax.memory.facts import Facts
 from tenax.parts import Text
 from tests.support.world import NOTES, World, build, hands, words
 

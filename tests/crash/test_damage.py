@@ -18,7 +18,7 @@ from tenax.cli import tenax as command
 from tenax.cli.frame import run
 from tenax.errors import StoreDamaged, StoreError, StoreIncomplete, TenaxError
 from tenax.journal import Journal, exists, sqlite
-from tenax.testing.contract.base import answer, begin, say, turn
+from tests.contract.engine.base import answer, begin, say, turn
 from tests.support.damage import FILES, Snapshots, snapshot
 from tests.support.world import build
 

@@ -12,9 +12,9 @@ import tenax
 from tenax.agent import Limits
 from tenax.events import MessageAssistant, ModelRequested, RunFinished, ToolHanded
 from tenax.journal import LOCAL_USER, Journal
-from tenax.journal.check import verify
+from tenax.journal.verify.store import verify
 from tenax.models import Call, Reply
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tests.support.cast import Cast, hand_on
 from tests.support.children import Child, Teller
 from tests.support.runs import brief, config_of

@@ -16,10 +16,10 @@ import pytest
 from tenax.errors import OutcomeUnknown, StoreUnavailable
 from tenax.events import Event
 from tenax.journal import Journal
-from tenax.journal.check import verify
-from tenax.testing import FaultVfs, SimClock
-from tenax.testing.contract.base import begin, delta, said, say
-from tenax.testing.vfs import Fault
+from tenax.journal.verify.store import verify
+from tenax.testing import SimClock
+from tests.contract.engine.base import begin, delta, said, say
+from tests.contract.failing_vfs import Fault, FaultVfs
 from tests.support import raw
 
 pytestmark = pytest.mark.crash

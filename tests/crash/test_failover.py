@@ -10,8 +10,8 @@ import pytest
 
 import tenax
 from tenax.errors import CannotOpen
-from tenax.journal.check import verify
-from tenax.testing.contract.base import begin, said, say
+from tenax.journal.verify.store import verify
+from tests.contract.engine.base import begin, said, say
 from tests.crash.test_failing_flushes import persist
 from tests.support.postgres import PostgresServer
 from tests.support.standby import Standby

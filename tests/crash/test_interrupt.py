@@ -8,9 +8,9 @@ import time
 import pytest
 
 import tenax
-from tenax.journal.check import verify
+from tenax.journal.verify.store import verify
 from tenax.testing import FaultyJournal
-from tenax.testing.contract.base import begin, said, say
+from tests.contract.engine.base import begin, said, say
 
 pytestmark = pytest.mark.crash
 

@@ -16,10 +16,11 @@ import tenax
 from tenax.errors import Refused
 from tenax.events import ContextCompacted, ContextSummarised, ConversationTitled, Event
 from tenax.journal import Journal, sqlite
-from tenax.journal.check import verify
+from tenax.journal.verify.store import verify
 from tenax.parts import Text
-from tenax.testing import FaultVfs, FaultyJournal
-from tenax.testing.contract.base import answer, begin, delta, say
+from tenax.testing import FaultyJournal
+from tests.contract.engine.base import answer, begin, delta, say
+from tests.contract.failing_vfs import FaultVfs
 from tests.support import raw
 from tests.support.children import Child, Teller
 

@@ -14,7 +14,7 @@ import tenax
 from tenax.cli import tenax as command
 from tenax.cli.frame import run
 from tenax.errors import OutcomeUnknown, StoreIncomplete
-from tenax.testing.contract.base import begin, said, say
+from tests.contract.engine.base import begin, said, say
 from tests.support.postgres import PostgresServer
 from tests.support.standby import Standby
 

@@ -17,8 +17,8 @@ import tenax
 from tenax.events import RunFinished, RunStarted
 from tenax.journal import Journal
 from tenax.journal.base import Reader
-from tenax.journal.check import verify
-from tenax.testing.contract.base import answer, begin, delta, say
+from tenax.journal.verify.store import verify
+from tests.contract.engine.base import answer, begin, delta, say
 from tests.support import raw
 from tests.support.children import Child, Teller, finish_all
 

@@ -14,8 +14,8 @@ import pytest
 import tenax
 from tenax.events import MemoryDue
 from tenax.journal import Journal
-from tenax.journal.check import verify
-from tenax.testing.contract.base import begin
+from tenax.journal.verify.store import verify
+from tests.contract.engine.base import begin
 from tests.support.children import Child
 from tests.support.remembering import USER, kept, remember
 

@@ -21,11 +21,11 @@ from tenax.errors import (
     StoreUnavailable,
 )
 from tenax.journal import Journal
-from tenax.journal.check import verify
-from tenax.journal.facts import Facts
-from tenax.testing import FaultVfs, FaultyJournal, SimClock
-from tenax.testing.contract.base import begin, said, say
-from tenax.testing.vfs import Fault, What
+from tenax.journal.verify.store import verify
+from tenax.memory.facts import Facts
+from tenax.testing import FaultyJournal, SimClock
+from tests.contract.engine.base import begin, said, say
+from tests.contract.failing_vfs import Fault, FaultVfs, What
 from tests.support import raw
 
 pytestmark = pytest.mark.crash

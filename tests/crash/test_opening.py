@@ -26,10 +26,10 @@ from tenax.errors import (
     StoreUnavailable,
 )
 from tenax.journal import Journal, exists
-from tenax.journal.check import verify
-from tenax.testing import FaultVfs, memory
-from tenax.testing.contract.base import begin, said, say
-from tenax.testing.vfs import Fault
+from tenax.journal.verify.store import verify
+from tenax.testing import memory
+from tests.contract.engine.base import begin, said, say
+from tests.contract.failing_vfs import Fault, FaultVfs
 from tests.support import raw
 from tests.support.children import Child, Teller, finish_all
 

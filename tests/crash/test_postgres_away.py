@@ -16,11 +16,11 @@ import pytest
 import tenax
 from tenax.errors import OutcomeUnknown, StoreUnavailable
 from tenax.journal import Journal
-from tenax.journal.check import verify
 from tenax.journal.group import Waiter
 from tenax.journal.store import Trouble
+from tenax.journal.verify.store import verify
 from tenax.testing import FaultyJournal
-from tenax.testing.contract.base import begin, said, say
+from tests.contract.engine.base import begin, said, say
 from tests.crash.test_failing_flushes import persist
 from tests.crash.test_kill import chatter
 from tests.support.children import Child, Teller

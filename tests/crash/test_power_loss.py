@@ -21,8 +21,9 @@ from tenax.agent.partials import Partials
 from tenax.events import ReplyDelta
 from tenax.journal import LOCAL_USER, Journal
 from tenax.journal.store import FLUSH_SECONDS
-from tenax.testing import FaultVfs, SimClock
-from tenax.testing.contract.base import begin, delta, say
+from tenax.testing import SimClock
+from tests.contract.engine.base import begin, delta, say
+from tests.contract.failing_vfs import FaultVfs
 
 pytestmark = pytest.mark.crash
 
@@ -111,7 +112,7 @@ STREAMS = """
 import sys, time
 import tenax
 from tenax.journal import LOCAL_USER
-from tenax.testing.contract.base import begin, delta, say
+from tests.contract.engine.base import begin, delta, say
 with tenax.open(sys.argv[1], user=LOCAL_USER) as journal:
     name = begin(journal, say("Tell me."))
     print(name, flush=True)

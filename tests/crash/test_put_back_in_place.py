@@ -14,7 +14,7 @@ import pytest
 import tenax
 from tenax.errors import NoSuchConversation, StoreIncomplete
 from tenax.journal import Journal
-from tenax.testing.contract.base import begin, said, say
+from tests.contract.engine.base import begin, said, say
 from tests.support.damage import put_back_in_place
 
 pytestmark = pytest.mark.crash

@@ -32,8 +32,8 @@ from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Dedup
 from tenax.models import Reply, ScriptedModel
 from tenax.parts import Text
-from tenax.runtime import Runtime
-from tenax.testing.contract.base import begin
+from tenax.runtime.runtime import Runtime
+from tests.contract.engine.base import begin
 from tests.support.children import Child, Teller
 from tests.support.runs import SECONDS, config_of, outcomes, prose, settled, told, until
 
@@ -163,7 +163,7 @@ async def test_only_who_was_on_this_host_is_declared_swept(
 ) -> None:
     """What a process on another host still holds nobody here can know."""
     # the look is over when the rows are there
-    monkeypatch.setattr("tenax.recovery._WAIT_SECONDS", SECONDS)
+    monkeypatch.setattr("tenax.agent.recovery._WAIT_SECONDS", SECONDS)
     with tenax.open(config.store_url) as journal:
         names = [begin(journal) for _ in range(2)]
     swept = []
@@ -193,7 +193,7 @@ async def test_the_run_of_a_live_process_is_left_alone(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until it dies: then it is taken up, without a restart."""
-    monkeypatch.setattr("tenax.runtime._UPKEEP_SECONDS", 0.1)
+    monkeypatch.setattr("tenax.runtime.runtime._UPKEEP_SECONDS", 0.1)
     with tenax.open(config.store_url) as journal:
         name, free = begin(journal), begin(journal, MessageUser([Text("q")], ask=True))
     child = Child(run_and_hang, config.store_url, name, platform.node())

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from tenax.journal.check import verify
+from tenax.journal.verify.store import verify
 from tenax.sessions import Compacted, SessionDB
 
 POINTS = ("begin", "load", "write", "commit", "committed")

@@ -9,10 +9,11 @@ from collections import Counter
 import pytest
 
 import tenax
-from tenax.journal import Journal, indexer
-from tenax.journal.query import parse
-from tenax.journal.search import WordSearch
-from tenax.testing.contract.base import begin, say
+from tenax.journal import Journal
+from tenax.journal.search import indexer
+from tenax.journal.search.query import parse
+from tenax.journal.search.search import WordSearch
+from tests.contract.engine.base import begin, say
 from tests.support.children import Child, Teller, finish_all
 
 pytestmark = pytest.mark.crash

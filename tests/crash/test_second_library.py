@@ -11,7 +11,7 @@ import pytest
 
 import tenax
 from tenax.errors import StoreMisused
-from tenax.testing.contract.base import begin, said, say
+from tests.contract.engine.base import begin, said, say
 from tests.support.children import Child, Teller
 
 pytestmark = pytest.mark.crash

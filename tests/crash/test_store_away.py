@@ -23,7 +23,7 @@ import msgspec
 import pytest
 
 import tenax
-from tenax.agent import held as agent_held
+from tenax.agent import spooling as agent_held
 from tenax.cli.ask import ask
 from tenax.config import Config
 from tenax.errors import StoreUnavailable
@@ -41,17 +41,18 @@ from tenax.events import (
 )
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
-from tenax.journal.check import verify
 from tenax.journal.spool import ROOM_BYTES, Entry, Spool, left
+from tenax.journal.verify.store import verify
 from tenax.models import Call, Piece, Reply, ScriptedModel
 from tenax.parts import Text
 from tenax.recovery import repair
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tenax.sessions import SessionDB
-from tenax.testing import Fault, FaultVfs, FaultyJournal
-from tenax.testing.contract.base import begin
+from tenax.testing import FaultyJournal
 from tenax.views.context import CUT_NOTE
 from tenax.views.transcript import Grow
+from tests.contract.engine.base import begin
+from tests.contract.failing_vfs import Fault, FaultVfs
 from tests.crash.test_restart import until_free
 from tests.support import remembering
 from tests.support.children import Child, Teller, finish_all
@@ -730,7 +731,7 @@ async def test_a_moment_without_room_for_one_more_file_ends_no_upkeep(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A process that runs for months may meet its limit once; what a dead process leaves later is still seen to."""
-    monkeypatch.setattr("tenax.runtime._UPKEEP_SECONDS", 0.05)
+    monkeypatch.setattr("tenax.runtime.runtime._UPKEEP_SECONDS", 0.05)
     async with Runtime(
         config, models=[ScriptedModel([STREAM])], serves=True
     ) as runtime:
@@ -950,7 +951,7 @@ def test_a_question_shows_each_word_once_after_a_crash_that_takes_numbers_back(
         made.set_result(Impatient(*args, **how))
         return made.result()
 
-    monkeypatch.setattr("tenax.journal.postgres.BORROW_SECONDS", 0.2)
+    monkeypatch.setattr("tenax.journal.postgres.store.BORROW_SECONDS", 0.2)
     monkeypatch.setattr(sys.modules[ask.__module__], "Runtime", make)
     # The server flushes nothing by itself, so what was stored without a flush is lost.
     with (

@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from tenax.agent.recovery import UNKNOWN_OUTCOME
 from tenax.events import MessageAssistant, ToolFinished, ToolStarted
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Recorded
-from tenax.journal.check import verify
+from tenax.journal.verify.store import verify
 from tenax.models import Piece, ScriptedModel
 from tenax.models.base import Answer
 from tenax.parts import Part, Text, ToolCall, ToolResult
-from tenax.recovery import UNKNOWN_OUTCOME
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tenax.tools.base import Call
 from tests.support.children import Child, Teller
 from tests.support.runs import config_of

@@ -28,9 +28,9 @@ from tenax.events import (
     ToolStarted,
 )
 from tenax.journal import LOCAL_USER, Journal
-from tenax.journal.check import verify
+from tenax.journal.verify.store import verify
 from tenax.models import Call, Reply, Script, ScriptedModel
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tests.crash.test_restart import until_free
 from tests.support.children import Child, Teller, finish_all
 from tests.support.runs import Hands, Note, brief, config_of, lines

@@ -16,9 +16,9 @@ import pytest
 import tenax
 from tenax.errors import CannotOpen, StoreDamaged, StoreIncomplete
 from tenax.journal import Journal, witness
-from tenax.journal.postgres_link import Link
+from tenax.journal.postgres.connection import Link
 from tenax.testing.clock import SimClock
-from tenax.testing.contract.base import begin, said, say
+from tests.contract.engine.base import begin, said, say
 from tests.support.damage import copy_store, put_back, snapshot
 
 pytestmark = pytest.mark.crash

@@ -30,11 +30,11 @@ from tenax.events import ModelRequested
 from tenax.journal import LOCAL_USER, Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Reader, Recorded
-from tenax.journal.check import verify
-from tenax.journal.facts import Facts
-from tenax.journal.schedules import Schedules
+from tenax.journal.verify.store import verify
+from tenax.memory.facts import Facts
 from tenax.models import Reply, Script, ScriptedModel
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
+from tenax.schedules.rows import Schedules
 from tenax.sessions import SessionDB
 from tenax.views.transcript import Row, Transcript
 
@@ -57,8 +57,8 @@ def on_the_same_host() -> Iterator[None]:
     """Play the host that wrote the stores, and wait for everything that a hurried Tenax would leave for later."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("platform.node", lambda: HOST)
-        patch.setattr("tenax.memory.keep.RECALL_SECONDS", SECONDS)
-        patch.setattr("tenax.recovery._WAIT_SECONDS", SECONDS)
+        patch.setattr("tenax.memory.memory.RECALL_SECONDS", SECONDS)
+        patch.setattr("tenax.agent.recovery._WAIT_SECONDS", SECONDS)
         yield
 
 

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from tenax.errors import StoreDamaged
-from tenax.journal.check import verify
+from tenax.journal.verify.store import verify
 from tenax.views import context
 from tests.golden.stores import (
     ENGINES,

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenax.agent.compact import Compacted
+from tenax.agent.compaction import Compacted
 from tenax.config import Config, ModelSettings
 from tenax.errors import StoreDamaged, StoreUnavailable
 from tenax.events import (
@@ -26,13 +26,13 @@ from tenax.events import (
     StretchEnded,
 )
 from tenax.journal import open as open_journal
-from tenax.journal.facts import Facts
 from tenax.memory import manager
+from tenax.memory.facts import Facts
+from tenax.memory.tool import UseMemory, UseMemoryArgs
 from tenax.models import Call, Piece, Reply, Script, ScriptedModel
 from tenax.parts import Text
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tenax.tools import base as tools
-from tenax.tools.memory import UseMemory, UseMemoryArgs
 from tests.models.talk import clock_ahead
 from tests.support.diary import Diary
 from tests.support.runs import asked, config_of, outcomes, settled, told
@@ -68,8 +68,8 @@ def config(store_url: str, tmp_path: Path) -> Config:
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """A conversation is looked over as soon as it rests."""
-    monkeypatch.setattr("tenax.readers.QUIET_SECONDS", 0.0)
-    monkeypatch.setattr("tenax.readers._LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("tenax.memory.service.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("tenax.memory.service._LOOK_SECONDS", 0.1)
 
 
 def plugged(config: Config, source: str, *, folder: str = "odd") -> Config:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenax.fence import Scrubber, fence, scrub
+from tenax.text import Scrubber, fence, scrub
 
 OPEN, CLOSE = fence("x").split("\n| x\n")
 PIECES = st.sampled_from(

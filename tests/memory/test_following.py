@@ -32,13 +32,14 @@ from tenax.events import (
 )
 from tenax.journal import store
 from tenax.journal.aio import AsyncJournal
-from tenax.journal.check import verify
-from tenax.memory import MemoryManager, MemoryProvider, turns
-from tenax.memory.follow import Follower, Status
-from tenax.memory.turns import Course
+from tenax.journal.verify.store import verify
+from tenax.memory import MemoryManager, MemoryProvider
+from tenax.memory.providers import finished_turns as turns
+from tenax.memory.providers.delivery import Follower, Status
+from tenax.memory.providers.finished_turns import Course
 from tenax.parts import Text, ToolCall
 from tenax.testing.clock import SimClock
-from tenax.testing.contract.base import begin, compact, delta
+from tests.contract.engine.base import begin, compact, delta
 from tests.memory.providers import Gate
 from tests.support.children import Child, finish_all
 from tests.support.postgres import PostgresServer

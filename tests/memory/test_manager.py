@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tenax.memory import MemoryManager, MemoryProvider
-from tenax.memory.base import BUILT_IN
+from tenax.memory.providers.base import BUILT_IN
 from tests.memory.providers import Gate, Notebook
 
 AT_ONCE = 0.5  # what a caller may be held up; in truth it is some microseconds

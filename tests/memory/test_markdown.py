@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenax.errors import InvalidInput
-from tenax.journal.facts import About, Fact
+from tenax.memory.facts import About, Fact
 from tenax.memory.markdown import CHARS_MAX, Entry, read, write
 
 AT = 1_800_000_000_000_000

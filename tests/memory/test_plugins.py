@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tenax.memory import MemoryManager, MemoryProvider
-from tenax.memory.plugins import GROUPS, Loaded, find_plugins, load_plugin
+from tenax.memory.providers.plugins import GROUPS, Loaded, find_plugins, load_plugin
 
 CODE = '''
 """A memory that keeps turns in a list."""

@@ -10,10 +10,10 @@ import pytest
 from tenax.config import Config
 from tenax.errors import FactChanged
 from tenax.events import TEMPORARY, MemoryRecalled, MessageUser
-from tenax.fence import fence
 from tenax.models import Call, Reply, ScriptedModel
 from tenax.parts import Text
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
+from tenax.text import fence
 from tests.support.runs import asked, config_of
 
 TEA = "The person drinks green tea in the morning."

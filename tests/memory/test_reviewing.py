@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tenax import readers
-from tenax.agent.review import review as real
+from tenax.memory import service as readers
+from tenax.memory.review import review as real
 from tenax.models import Reply, Script
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tenax.testing import Provider
 from tests.support.runs import asked, config_of, until
 

@@ -18,7 +18,7 @@ import pytest
 
 from tenax.models import RETRIED, Failure, Model, Piece, Reply, Trouble, connect
 from tenax.models import http as wire
-from tenax.models.failures import Failures
+from tenax.models.errors import Failures
 from tenax.testing import Provider
 from tests.models.talk import (
     APIS,

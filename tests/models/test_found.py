@@ -13,8 +13,9 @@ import httpx
 import pytest
 
 from tenax.config import ModelSettings, Secret
-from tenax.models import Failure, Reply, Trouble, found
-from tenax.models.found import Offer, Ready, find, models_at, reach, try_model, use
+from tenax.models import Failure, Reply, Trouble
+from tenax.models import discovery as found
+from tenax.models.discovery import Offer, Ready, find, models_at, reach, try_model, use
 from tenax.testing import Provider
 from tests.models.talk import APIS, KEY, address
 

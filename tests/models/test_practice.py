@@ -19,9 +19,10 @@ import msgspec
 import pytest
 
 from tenax.config import ModelSettings
-from tenax.models import Words, connect, practice
-from tenax.models.found import Ready, reach
-from tenax.models.practice import Practice, installed, is_whole, model_file
+from tenax.models import Words, connect
+from tenax.models.discovery import Ready, reach
+from tenax.models.practice import practice
+from tenax.models.practice.practice import Practice, installed, is_whole, model_file
 from tenax.testing import Provider
 from tests.models.talk import READ, ask, first_words, hear, said
 
@@ -179,7 +180,7 @@ async def test_a_process_that_cannot_start_is_a_failure(
 PARENT = """
 import asyncio, sys
 from tenax.config import ModelSettings
-from tenax.models import practice
+from tenax.models.practice import practice
 from tests.models.talk import ask, first_words
 
 async def main():

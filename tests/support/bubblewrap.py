@@ -23,12 +23,12 @@ from typing import Final
 
 import msgspec
 
-from tenax.rules import Rule
+from tenax.config.rules import Rule
 from tenax.tools.base import Call
 from tenax.tools.gate import Allowed, Done, Gate
 from tenax.tools.redact import Redact
-from tenax.tools.sandbox import Sandbox, _bwrap
-from tenax.tools.shell import Shell
+from tenax.tools.shell.commands import Shell
+from tenax.tools.shell.sandbox import Sandbox, _bwrap
 
 __all__ = ["ORDINARY", "ROOT", "find_bwrap", "inside", "try_all", "use"]
 

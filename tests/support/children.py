@@ -17,7 +17,7 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
         "tenax",
-        "tenax.testing.contract.base",
+        "tests.contract.engine.base",
         "tenax.cli.ask",
         "tests.support.raw",
         "tests.support.turns",

@@ -27,8 +27,8 @@ from typing import Final
 import msgspec
 
 from tenax.errors import ToolFailed
-from tenax.tools import mounted
-from tenax.tools.sandbox import Sandbox
+from tenax.tools.shell import mounted
+from tenax.tools.shell.sandbox import Sandbox
 from tests.support.bubblewrap import ROOT
 
 __all__ = ["SWAPS", "Report", "exchange", "race", "swapping", "swapping_here"]

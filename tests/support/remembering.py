@@ -22,7 +22,7 @@ from tenax.events import (
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.memory import MemoryManager, MemoryProvider
-from tenax.memory.follow import Follower
+from tenax.memory.providers.delivery import Follower
 from tenax.parts import Text
 from tests.support.children import Teller
 

@@ -15,7 +15,7 @@ from tenax.config import Config, load
 from tenax.errors import ToolFailed
 from tenax.events import Event, RunFinished, Unknown
 from tenax.journal.base import Recorded
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tenax.tools.base import Call, Effect, Tool
 from tenax.tools.gate import Gate
 from tenax.views.transcript import Row

@@ -22,9 +22,9 @@ from tenax.journal import LOCAL_USER, Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Recorded
 from tenax.models import Reply, Script, ScriptedModel
-from tenax.runtime import Runtime
-from tenax.testing.contract.base import begin
+from tenax.runtime.runtime import Runtime
 from tenax.views.transcript import Transcript
+from tests.contract.engine.base import begin
 from tests.support.children import Child, Teller
 from tests.support.runs import Hands, Note, config_of
 

@@ -43,10 +43,10 @@ from tenax.events import (
 )
 from tenax.journal import Journal
 from tenax.journal.base import Dedup, Entry, Reader
-from tenax.journal.facts import Facts
 from tenax.journal.place import SEQ_BITS
-from tenax.journal.schedules import Schedules
+from tenax.memory.facts import Facts
 from tenax.parts import File, Text, ToolCall, ToolResult
+from tenax.schedules.rows import Schedules
 
 NOTES = Reader("notes")
 DELIVERY = Reader("delivery:chat", "turns", "now")

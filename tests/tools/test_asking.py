@@ -9,12 +9,12 @@ import pytest
 
 from tenax.agent import Limits
 from tenax.config import Config
+from tenax.config.rules import Rule
 from tenax.errors import InvalidInput, Refused
 from tenax.events import ApprovalAnswered, ApprovalAsked, MessageUser, ToolFinished
 from tenax.models import Call, Reply, ScriptedModel
 from tenax.parts import Text
-from tenax.rules import Rule
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tests.support.runs import config_of, settled, told, until
 
 COLOUR = {"question": "Which\ncolour?", "choices": ["Red", "Blue"]}

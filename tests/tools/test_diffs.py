@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tenax.tools.diffs import LINES_MAX, diff
+from tenax.tools.files.diff import LINES_MAX, diff
 
 HUNK = re.compile(r"@@ -(\d+),(\d+) \+(\d+),(\d+) @@")
 LINES = some.lists(some.sampled_from(["", "a", "b", "c", "-", "+x"]), max_size=30)

@@ -17,10 +17,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tenax.config.rules import Rule
 from tenax.errors import ToolFailed
-from tenax.rules import Rule
 from tenax.tools.base import THREAD, THREADS_MAX, Call, aside
-from tenax.tools.files import (
+from tenax.tools.files.edit import (
     READ_BYTES_MAX,
     EditFile,
     EditFileArgs,

@@ -14,10 +14,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tenax.rules import Rule
-from tenax.tools import finding, seek
+from tenax.config.rules import Rule
 from tenax.tools.base import Call
-from tenax.tools.finding import FindFiles, SearchFiles
+from tenax.tools.files import find as finding
+from tenax.tools.files import walk as seek
+from tenax.tools.files.find import FindFiles, SearchFiles
 from tenax.tools.gate import Allowed, Done, Gate
 
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
+from tenax.config.rules import Rule
 from tenax.errors import ConfigError, InvalidInput, Refused, TenaxError, ToolFailed
-from tenax.rules import Rule
 from tenax.tools import gate
 from tenax.tools.base import Call, Tool
 from tenax.tools.gate import CHARS_MAX, Allowed, Asks, Done, Gate

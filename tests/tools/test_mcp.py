@@ -18,18 +18,19 @@ from typing import Any
 import msgspec
 import pytest
 
-import tenax.tools.mcp as module
+import tenax.tools.mcp.servers as module
 from tenax.config import Config, McpSettings, load, secrets
+from tenax.config.rules import Rule
 from tenax.errors import ConfigError
 from tenax.events import ApprovalAsked, ContextOpened, ToolFinished
 from tenax.models import Call, Reply, Script, ScriptedModel
-from tenax.rules import Rule
-from tenax.runtime import Runtime
-from tenax.testing.mcp_server import KEY
+from tenax.runtime.runtime import Runtime
 from tenax.tools.base import Call as Where
 from tenax.tools.base import aside
 from tenax.tools.gate import Allowed, Asks, Done, Gate
-from tenax.tools.mcp import McpServer, McpServers, McpTool, Standing
+from tenax.tools.mcp.servers import McpServer, McpServers, McpTool, Standing
+from tests.contract import mcp_server
+from tests.contract.mcp_server import KEY
 from tests.models.talk import clock_ahead
 from tests.support.children import Child, Teller
 from tests.support.postgres import _free_port
@@ -38,7 +39,7 @@ from tests.support.served import Served
 from tests.support.turns import all_answered, new_conversation, set_up
 
 SECONDS = 30.0
-OWN = (sys.executable, "-m", "tenax.testing.mcp_server")
+OWN = (sys.executable, mcp_server.__file__)
 ALLOW = '[[rules]]\nverdict = "allow"\ntool = "own__*"\n'
 SECTION = f"[mcp.own]\ncommand = {list(OWN)}\n"
 

@@ -10,7 +10,7 @@ from tenax.clock import rfc3339
 from tenax.config import Config
 from tenax.events import TEMPORARY, ToolFinished
 from tenax.models import Call, Reply, Script, ScriptedModel
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tests.support.runs import asked, config_of, told
 
 NOTHING = "Nothing was found."

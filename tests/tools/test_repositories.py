@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tenax.tools import repositories
-from tenax.tools.repositories import Found, find_repositories
+from tenax.tools.shell import repositories
+from tenax.tools.shell.repositories import Found, find_repositories
 from tests.support.bubblewrap import ROOT
 from tests.support.races import exchange
 
@@ -105,7 +105,7 @@ def test_two_repositories_that_are_exchanged_during_a_look_are_not_taken_for_one
 LOOK = """
 import sys
 from pathlib import Path
-from tenax.tools.repositories import find_repositories
+from tenax.tools.shell.repositories import find_repositories
 for _ in range(2):
     found = find_repositories(Path(sys.argv[1]))
     print(found.is_exchanged, found.is_torn, *sorted(place.path for place in found.places if place.locked))

@@ -27,9 +27,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tenax.errors import ConfigError, ToolFailed
-from tenax.tools import repositories, sandbox
 from tenax.tools.base import Call
-from tenax.tools.files import (
+from tenax.tools.files.edit import (
     EditFile,
     EditFileArgs,
     ReadFile,
@@ -37,9 +36,10 @@ from tenax.tools.files import (
     WriteFile,
     WriteFileArgs,
 )
-from tenax.tools.finding import SearchFiles, SearchFilesArgs
+from tenax.tools.files.find import SearchFiles, SearchFilesArgs
 from tenax.tools.gate import Done
-from tenax.tools.sandbox import Running, Sandbox, start_bare
+from tenax.tools.shell import repositories, sandbox
+from tenax.tools.shell.sandbox import Running, Sandbox, start_bare
 from tests.support.bubblewrap import ORDINARY, ROOT, find_bwrap, inside, try_all
 from tests.support.races import Report, race
 from tests.support.remembering import until
@@ -885,7 +885,7 @@ def _git(folder: Path, *arguments: str) -> None:
 OURS = """
 import sys, uvloop
 from pathlib import Path
-from tenax.tools.sandbox import Sandbox
+from tenax.tools.shell.sandbox import Sandbox
 
 async def tried():
     running = await Sandbox().start(f"echo x >&{sys.argv[2]}", Path(sys.argv[1]))
@@ -1191,7 +1191,7 @@ async def test_what_takes_too_much_is_ended(
     folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, why: object
 ) -> None:
     """Processes without end, a file without end, time without end; and nothing of it is left."""
-    monkeypatch.setattr("tenax.tools.sandbox.PROCESSES_MAX", 100)
+    monkeypatch.setattr("tenax.tools.shell.sandbox.PROCESSES_MAX", 100)
     seconds = 1 if "seconds" in str(why) else 30
     running = await Sandbox().start(command, folder)
     assert (await said(running, seconds))[1] == why
@@ -1202,7 +1202,9 @@ async def test_memory_has_a_bound(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that wants more than its share gets none, and says so itself."""
-    monkeypatch.setattr("tenax.tools.sandbox._memory_max", lambda: 200 * 1024 * 1024)
+    monkeypatch.setattr(
+        "tenax.tools.shell.sandbox._memory_max", lambda: 200 * 1024 * 1024
+    )
     output, code = await said(
         await Sandbox().start("perl -e '$a = \"x\" x 4e8; print 1'", folder)
     )
@@ -1235,7 +1237,7 @@ def test_commands_end_with_the_process_that_started_them(folder: Path) -> None:
     for start in ("Sandbox().start", "start_bare"):
         script = textwrap.dedent(f"""
             import asyncio, pathlib
-            from tenax.tools.sandbox import Sandbox, start_bare
+            from tenax.tools.shell.sandbox import Sandbox, start_bare
             async def main():
                 running = await {start}("(setsid sleep 300 &) 2>/dev/null; echo on; sleep 300", pathlib.Path({str(folder)!r}))
                 print(await running.output.readline(), flush=True)

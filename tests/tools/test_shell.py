@@ -19,6 +19,7 @@ import pytest
 import uvloop
 
 from tenax.agent.tour import TOUR
+from tenax.config.rules import Rule
 from tenax.errors import Refused as NotAllowed
 from tenax.errors import StoreUnavailable
 from tenax.events import (
@@ -33,14 +34,13 @@ from tenax.events import (
 from tenax.models import Call as Asked
 from tenax.models import Reply, ScriptedModel
 from tenax.parts import Text, text_of
-from tenax.rules import Rule
-from tenax.runtime import Runtime
-from tenax.testing.contract.base import begin
+from tenax.runtime.runtime import Runtime
 from tenax.tools.base import Call, Tool
 from tenax.tools.gate import CHARS_MAX, Allowed, Asks, Done, Gate
 from tenax.tools.redact import Redact
-from tenax.tools.sandbox import Sandbox
-from tenax.tools.shell import Background, Finished, Shell
+from tenax.tools.shell.commands import Background, Finished, Shell
+from tenax.tools.shell.sandbox import Sandbox
+from tests.contract.engine.base import begin
 from tests.models.talk import clock_ahead
 from tests.support.bubblewrap import find_bwrap, inside, use
 from tests.support.remembering import until
@@ -312,7 +312,7 @@ def test_a_person_is_asked(
         asked = weighed(tool, command="ls", network=True, rules=(always,))
         assert isinstance(asked, Asks)
         assert asked.touches == "with network: ls"
-    monkeypatch.setattr("tenax.tools.sandbox._PATH", str(tmp_path))
+    monkeypatch.setattr("tenax.tools.shell.sandbox._PATH", str(tmp_path))
     for tool in tools(Sandbox()):
         for network in (False, True):
             asked = weighed(tool, command="ls", network=network, rules=(always,))
@@ -344,7 +344,7 @@ def test_who_does_not_run_tenax_allows_no_command_outside_of_the_sandbox(
     for tool in tools(Sandbox()):
         assert isinstance(weighed(tool, command="ls", user="berta"), Allowed)
         assert isinstance(weighed(tool, command="ls", user="berta", network=True), Done)
-    monkeypatch.setattr("tenax.tools.sandbox._PATH", str(tmp_path))
+    monkeypatch.setattr("tenax.tools.shell.sandbox._PATH", str(tmp_path))
     for tool in tools(Sandbox()):
         refused = weighed(tool, command="ls", user="berta")
         assert isinstance(refused, Done)
@@ -410,7 +410,7 @@ async def test_without_a_sandbox_commands_run_all_the_same(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """When a person said yes to this one."""
-    monkeypatch.setattr("tenax.tools.sandbox._PATH", str(tmp_path))
+    monkeypatch.setattr("tenax.tools.shell.sandbox._PATH", str(tmp_path))
     shell = Shell(Sandbox(), REDACT)
     gate = Gate([shell])
     arguments = msgspec.json.encode(
@@ -802,7 +802,7 @@ async def test_an_end_that_is_being_told_holds_up_no_stop(
     """The store takes nothing: closing is soon done, and the next one tells how it really ended."""
     async with behind(folder) as it:
         # how long others wait
-        monkeypatch.setattr("tenax.tools.shell._CLOSE_SECONDS", 600.0)
+        monkeypatch.setattr("tenax.tools.shell.commands._CLOSE_SECONDS", 600.0)
         monkeypatch.setattr(
             it.background, "_tell", lambda _finished: asyncio.sleep(600)
         )
@@ -876,7 +876,7 @@ async def test_without_a_sandbox_a_yes_is_for_one_command(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Neither for good nor for the conversation, in every conversation but a tour, which has no shell; the model is told why."""
-    monkeypatch.setattr("tenax.tools.sandbox._PATH", str(tmp_path))
+    monkeypatch.setattr("tenax.tools.shell.sandbox._PATH", str(tmp_path))
     async with runtime(folder, calls("shell", command="echo on"), "done") as it:
         name = await it.new(source=TEMPORARY)
         await it.submit(name, "go")

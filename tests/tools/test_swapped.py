@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tenax.agent.attachments import read_file
 from tenax.agent.skills import ReadSkill, ReadSkillArgs, Skills
-from tenax.attachments import read_file
 from tenax.errors import InvalidInput, ToolFailed
 from tenax.tools.base import Call
-from tenax.tools.files import (
+from tenax.tools.files.edit import (
     EditFile,
     EditFileArgs,
     ReadFile,
@@ -19,7 +19,7 @@ from tenax.tools.files import (
     WriteFile,
     WriteFileArgs,
 )
-from tenax.tools.snapshot import About, Snapshots
+from tenax.workspace.snapshots import About, Snapshots
 from tests.support.races import swapping_here
 
 SECRET = "hunter2"

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tenax.agent.compact import Compacted
+from tenax.agent.compaction import Compacted
 from tenax.config import Config
 from tenax.events import ToolFinished
 from tenax.models import Call, Reply, Script, ScriptedModel
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tests.support.runs import asked, config_of, told
 
 LONG = "word " * 400

@@ -25,13 +25,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenax.config import Secret
+from tenax.config.rules import Rule
 from tenax.errors import ToolFailed
-from tenax.rules import Rule
-from tenax.tools import web
 from tenax.tools.base import Call, Tool
 from tenax.tools.gate import Allowed, Asks, Done, Gate
-from tenax.tools.readable import MARKS_MAX, MARKUP_CHARS_MAX, decoded, readable
-from tenax.tools.web import (
+from tenax.tools.web import fetch as web
+from tenax.tools.web.fetch import (
     BYTES_MAX,
     CHARS_MAX,
     Brave,
@@ -43,6 +42,7 @@ from tenax.tools.web import (
     is_public,
     look_up,
 )
+from tenax.tools.web.readable import MARKS_MAX, MARKUP_CHARS_MAX, decoded, readable
 from tests.models.talk import clock_ahead, until
 
 CALL = Call("ada", "c_1", 7, "call_a", Path("nowhere"))

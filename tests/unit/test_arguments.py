@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import pytest
 
-from tenax.arguments import checked
 from tenax.errors import InvalidInput
+from tenax.journal.arguments import checked
 from tenax.journal.base import Entry, Lease, Reader
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tenax.config import MCP, MODEL, RULE, SECTIONS, TOP, Config, load, secrets, shown
+from tenax.config import Config, load, secrets, shown
+from tenax.config.read import MCP, MODEL, RULE, SECTIONS, TOP
+from tenax.config.rules import Rule
 from tenax.errors import ConfigError
-from tenax.rules import Rule
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from tenax.models.practice import PACKAGES
+from tenax.models.practice.practice import PACKAGES
 from tools.lock import BUILD, UV
 from tools.page import WHEEL
 

@@ -11,11 +11,11 @@ import pytest
 
 from tenax.config import Config, load
 from tenax.errors import CannotOpen, ConfigError
-from tenax.folders import folder_of, folders_of_users, home_of
 from tenax.journal import LOCAL_USER
 from tenax.tools.base import Call
-from tenax.tools.files import WriteFile, WriteFileArgs
+from tenax.tools.files.edit import WriteFile, WriteFileArgs
 from tenax.tools.paths import open_folder
+from tenax.workspace.folders import folder_of, folders_of_users, home_of
 
 ODD_NAMES = (
     "bob", "Bob", "BOB", "b%6Fb", ".", "..", "...", ".bob", "bob.", "a/b", "a%2Fb", "../work", "/etc", "files", "users",

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 import tenax
-from tenax.journal.ephemeral import EphemeralStore
+from tenax.journal.memory import EphemeralStore
 from tenax.journal.schema import SCHEMA_VERSION, migrations
 from tests.support.world import World, build, hands
 from tools import formats

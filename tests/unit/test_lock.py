@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tenax.models.practice import PACKAGES
+from tenax.models.practice.practice import PACKAGES
 from tools.lock import BUILD, PYTHON_MIN
 
 ROOT = Path(__file__).parents[2]

@@ -50,7 +50,7 @@ def test_a_mutant_can_be_applied_and_its_tests_are_there(mutant: Mutant) -> None
     assert mutant.tests
     for test in mutant.tests:
         path = ROOT / test.split("::")[0]
-        places = [path, *(ROOT / "src" / "tenax" / "testing" / "contract").glob("*.py")]
+        places = [path, *(ROOT / "tests" / "contract" / "engine").glob("*.py")]
         defined = {
             node.name
             for place in places

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenax.errors import InvalidInput
-from tenax.journal.query import CHARS_MAX, fold, keys_of, parse, snippet
+from tenax.journal.search.query import CHARS_MAX, fold, keys_of, parse, snippet
 
 TEXT = st.text(alphabet="abcÉß_.-# \n猫喜欢ガงาน한글🙂ﬁ\uff11", max_size=40)
 

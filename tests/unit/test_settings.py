@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tenax.config import load
+from tenax.config.rules import Rule, exactly, proposals
+from tenax.config.write import Rules, add_model, add_rule, choose_model, remove_rule
 from tenax.errors import ConfigError, InvalidInput
-from tenax.rules import Rule, exactly, proposals
-from tenax.settings import Rules, add_model, add_rule, choose_model, remove_rule
 
 KEY = "sk-hunter2-hunter2"
 LOCAL = {"api": "openai", "url": "http://127.0.0.1:11434/v1", "name": "qwen3:8b"}
@@ -341,7 +341,7 @@ def test_two_who_add_at_once_both_have_their_way(
 ) -> None:
     """No rule is lost: one changes the file at a time."""
     # the last of so many waits for all others
-    monkeypatch.setattr("tenax.settings._TURN_SECONDS", 60.0)
+    monkeypatch.setattr("tenax.config.write._TURN_SECONDS", 60.0)
     config = load(env)
     rules = [Rule("deny", f"tool{n}") for n in range(12)]
     threads = [threading.Thread(target=add_rule, args=(config, rule)) for rule in rules]

@@ -11,9 +11,9 @@ import pytest
 
 from tenax.errors import OutcomeUnknown, StoreFull, StoreUnavailable
 from tenax.journal.store import Trouble
-from tenax.testing import FaultVfs, FaultyJournal, SimClock, memory
-from tenax.testing.contract.base import begin, said, say
-from tenax.testing.vfs import Fault
+from tenax.testing import FaultyJournal, SimClock, memory
+from tests.contract.engine.base import begin, said, say
+from tests.contract.failing_vfs import Fault, FaultVfs
 from tests.support import raw
 from tests.support.children import Child, Teller
 
@@ -204,7 +204,7 @@ def test_a_disk_remembers_what_was_written_and_what_was_flushed(tmp_path: Path) 
     with FaultVfs(remembers=True) as disk:
         journal = disk.open(path)
         name = begin(journal, say("fact"))
-        from tenax.testing.contract.base import delta
+        from tests.contract.engine.base import delta
 
         journal.append(name, [delta(1, 0, "x")])
         heads = []

@@ -9,16 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from tenax.clock import machine_zone
+from tenax.clock import machine_zone, zone_of
 from tenax.errors import InvalidInput
-from tenax.when import (
+from tenax.schedules.parse import (
     EXAMPLES,
     brought_back,
     first,
     following,
     is_understood,
     local,
-    zone_of,
 )
 
 BERLIN, LORD_HOWE, APIA = (

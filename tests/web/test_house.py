@@ -17,10 +17,10 @@ from tenax.events import MessageUser, RunFinished, RunStarted
 from tenax.journal import LOCAL_USER
 from tenax.models import Reply
 from tenax.parts import Text
-from tenax.runner import Policy
-from tenax.testing.contract.base import begin
+from tenax.runtime.workers import Policy
 from tenax.web.house import House
 from tenax.web.problems import answer_to
+from tests.contract.engine.base import begin
 from tests.support.runs import config_of
 from tests.support.turns import set_up
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from tenax.journal import LOCAL_USER
 from tenax.journal import open as open_journal
-from tenax.journal.schedules import Schedules
 from tenax.models import Reply
-from tenax.testing.contract.base import begin
+from tenax.schedules.rows import Schedules
+from tests.contract.engine.base import begin
 from tests.support.served import Page, Served
 from tests.support.turns import set_up, wait_for
 

@@ -1,25 +1,63 @@
-"""The agent: how a message becomes an answer, and what is kept between two of them."""
+"""The agent: how a message becomes an answer, and what is kept between two of them.
 
-from tenax.agent.cache import (
-    AgentCache,
-    Building,
-    Fresh,
-    Missing,
-    OtherSession,
-    Stale,
-    Unknown,
-)
-from tenax.agent.compact import (
-    Aborted,
-    Busy,
-    Compacted,
-    CoolingDown,
-    NothingToDo,
-    Outcome,
-    Superseded,
-    compact,
-)
-from tenax.agent.loop import Agent, Limits
+The names are loaded when they are first used, because some of them live in
+`tenax.compat`, which is built on the modules of this package.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tenax.agent.compaction import (
+        Aborted,
+        Busy,
+        Compacted,
+        CoolingDown,
+        NothingToDo,
+        Outcome,
+        Superseded,
+    )
+    from tenax.agent.loop import Agent, Limits
+    from tenax.compat.agent_cache import (
+        AgentCache,
+        Building,
+        Fresh,
+        Missing,
+        OtherSession,
+        Stale,
+        Unknown,
+    )
+    from tenax.compat.compact import compact
+else:
+    _MODULES = {
+        "tenax.agent.compaction": (
+            "Aborted",
+            "Busy",
+            "Compacted",
+            "CoolingDown",
+            "NothingToDo",
+            "Outcome",
+            "Superseded",
+        ),
+        "tenax.agent.loop": ("Agent", "Limits"),
+        "tenax.compat.agent_cache": (
+            "AgentCache",
+            "Building",
+            "Fresh",
+            "Missing",
+            "OtherSession",
+            "Stale",
+            "Unknown",
+        ),
+        "tenax.compat.compact": ("compact",),
+    }
+
+    def __getattr__(name: str) -> object:
+        for module, names in _MODULES.items():
+            if name in names:
+                return getattr(import_module(module), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "Aborted",

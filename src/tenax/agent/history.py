@@ -18,7 +18,7 @@ from tenax.events import (
     RunStarted,
 )
 from tenax.views.context import Context
-from tenax.views.turns import Turns
+from tenax.views.open_work import Turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

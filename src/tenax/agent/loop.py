@@ -22,10 +22,10 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from tenax.agent.held import Held
 from tenax.agent.history import History
 from tenax.agent.partials import HOLD_SECONDS, Partials
-from tenax.changes import Changes, Watch
+from tenax.agent.recovery import UNKNOWN_OUTCOME, interruption, ship
+from tenax.agent.spooling import Held
 from tenax.errors import (
     Gone,
     LeaseLost,
@@ -51,20 +51,20 @@ from tenax.events import (
     ToolHanded,
     ToolStarted,
 )
-from tenax.fence import Scrubber, scrub
 from tenax.journal import LOCAL_USER
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Lease, Recorded
 from tenax.journal.journal import Place
-from tenax.memory.keep import Memory
+from tenax.memory.memory import Memory
 from tenax.models.base import RETRIED, Answer, Failure, Model, Thought, ToolSpec, Words
 from tenax.models.render import contents_of
 from tenax.parts import File, Image, Part, Text, ToolCall, text_of
-from tenax.recovery import UNKNOWN_OUTCOME, interruption, ship
+from tenax.text import Scrubber, scrub
 from tenax.tools.base import Call, Elsewhere, Tool
 from tenax.tools.gate import Allowed, Asks, Done, Gate
 from tenax.views.context import Context, Message
-from tenax.views.turns import OpenCall, OpenRun, Step, Turns
+from tenax.views.open_work import OpenCall, OpenRun, Step, Turns
+from tenax.workspace.changes import Changes, Watch
 
 __all__ = ["RENDERER", "Agent", "Ended", "Limits", "Rendered", "Run"]
 

@@ -18,8 +18,8 @@ import msgspec
 from msgspec import Meta
 
 from tenax.agent.instructions import NOTE, line, marked, read
+from tenax.config.rules import Rule
 from tenax.errors import ToolFailed
-from tenax.rules import Rule
 from tenax.tools.base import Call, Tool, aside
 from tenax.tools.paths import parent_of, parts_of
 

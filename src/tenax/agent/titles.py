@@ -12,7 +12,7 @@ import logging
 import re
 from typing import Final
 
-from tenax.agent.compact import redacted
+from tenax.agent.compaction import redacted
 from tenax.errors import HeadMoved
 from tenax.events import ConversationTitled, MessageAssistant, MessageUser, ModelUsed
 from tenax.journal.aio import AsyncJournal

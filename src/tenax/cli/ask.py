@@ -20,7 +20,7 @@ from typing import Any
 import click
 import msgspec
 
-from tenax.attachments import read_file
+from tenax.agent.attachments import read_file
 from tenax.cli.frame import (
     FAILED,
     STOPPED,
@@ -35,7 +35,7 @@ from tenax.errors import ConfigError, InvalidInput, StoreError, StoreUnavailable
 from tenax.events import BODY_BYTES_MAX
 from tenax.journal.journal import Place
 from tenax.parts import Part, Text
-from tenax.runtime import How, Runtime
+from tenax.runtime.runtime import How, Runtime
 from tenax.views.transcript import Change, Grow, Put, Row
 
 __all__ = ["ask"]

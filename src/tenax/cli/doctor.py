@@ -16,11 +16,11 @@ from tenax.cli.skills import broken
 from tenax.clock import Clock, rfc3339
 from tenax.config import Config, shown
 from tenax.errors import TenaxError
-from tenax.folders import folder_of, folders_of_users
 from tenax.journal import LOCAL_USER, Journal, exists
 from tenax.journal import open as open_journal
 from tenax.journal.base import Instance
-from tenax.journal.check import (
+from tenax.journal.schema import SCHEMA_VERSION
+from tenax.journal.verify.store import (
     UNREADABLE,
     Problem,
     Progress,
@@ -29,9 +29,9 @@ from tenax.journal.check import (
     unreadable,
     verify,
 )
-from tenax.journal.schema import SCHEMA_VERSION
 from tenax.journal.witness import Missing
-from tenax.tools.sandbox import Sandbox
+from tenax.tools.shell.sandbox import Sandbox
+from tenax.workspace.folders import folder_of, folders_of_users
 
 __all__ = ["examine"]
 

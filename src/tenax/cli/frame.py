@@ -25,7 +25,7 @@ import msgspec
 from tenax.cli.lines import clean, visible
 from tenax.config import Config, load
 from tenax.errors import ConfigError, TenaxError
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -8,9 +8,9 @@ import sys
 import unicodedata
 from datetime import UTC, datetime
 
-from tenax.changes import TurnChanges
 from tenax.clock import rfc3339
 from tenax.views.transcript import Row
+from tenax.workspace.changes import TurnChanges
 
 UNTITLED = "(nothing said yet)"
 AT_ITS_LONGEST = "Stopped at the longest answer that the model may give."

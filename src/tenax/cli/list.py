@@ -15,7 +15,7 @@ from tenax.config import Config
 from tenax.journal import Journal, exists
 from tenax.journal import open as open_journal
 from tenax.journal.base import Summary
-from tenax.listing import first_words, listed
+from tenax.runtime.conversation_list import first_words, listed
 
 __all__ = ["list_conversations"]
 

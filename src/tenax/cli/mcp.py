@@ -9,7 +9,7 @@ import click
 from tenax.cli.frame import pass_config
 from tenax.cli.lines import one_line
 from tenax.config import Config
-from tenax.tools.mcp import McpServers, Standing
+from tenax.tools.mcp.servers import McpServers, Standing
 
 __all__ = ["mcp"]
 

@@ -20,8 +20,8 @@ from tenax.clock import SystemClock
 from tenax.config import Config
 from tenax.errors import InvalidInput
 from tenax.journal import exists
-from tenax.journal.facts import Fact
-from tenax.memory.keep import Memory, Status
+from tenax.memory.facts import Fact
+from tenax.memory.memory import Memory, Status
 
 __all__ = ["memory"]
 

@@ -9,9 +9,9 @@ import click
 from tenax.cli.frame import pass_config
 from tenax.cli.lines import pad, width
 from tenax.config import Config
+from tenax.config.rules import Rule
+from tenax.config.write import add_rule, remove_rule
 from tenax.errors import InvalidInput
-from tenax.rules import Rule
-from tenax.settings import add_rule, remove_rule
 
 __all__ = ["lines_of", "nth", "rules"]
 

@@ -7,13 +7,13 @@ import msgspec
 
 from tenax.cli.frame import json_option, pass_config, print_json, with_runtime
 from tenax.cli.lines import one_line
-from tenax.clock import rfc3339
+from tenax.clock import rfc3339, zone_of
 from tenax.config import Config
 from tenax.errors import InvalidInput
 from tenax.journal import exists
-from tenax.journal.schedules import Schedule
-from tenax.runtime import Runtime
-from tenax.when import local, zone_of
+from tenax.runtime.runtime import Runtime
+from tenax.schedules.parse import local
+from tenax.schedules.rows import Schedule
 
 __all__ = ["schedule"]
 

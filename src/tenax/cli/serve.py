@@ -28,11 +28,12 @@ import msgspec
 
 from tenax.cli.frame import FAILED, pass_config
 from tenax.cli.lines import minute, one_line
-from tenax.config import PORT_MAX, Config, is_host, programs_path
+from tenax.config import Config
+from tenax.config.read import PORT_MAX, is_host, programs_path
 from tenax.errors import CannotOpen, Refused, unusable
 from tenax.journal import LOCAL_USER
 from tenax.journal.devices import Devices
-from tenax.runtime import open_store
+from tenax.runtime.runtime import open_store
 from tenax.web.links import Links
 
 __all__ = ["Ready", "code", "demo", "link", "links_of", "log_file", "serve"]

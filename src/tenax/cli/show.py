@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import click
 
-from tenax.changes import TurnChanges
+from tenax.agent.recovery import WORDING
 from tenax.cli.frame import json_option, pass_config, print_json, with_runtime
 from tenax.cli.lines import changed, clean, minute, noted, one_line, with_files
 from tenax.config import Config
 from tenax.errors import NoSuchConversation
 from tenax.journal import exists
-from tenax.recovery import WORDING
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tenax.views.transcript import Row
+from tenax.workspace.changes import TurnChanges
 
 __all__ = ["show"]
 

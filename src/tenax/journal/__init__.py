@@ -7,12 +7,12 @@ from pathlib import Path
 
 from tenax.clock import Clock, Ids, SystemClock
 from tenax.errors import CannotOpen, InvalidInput
-from tenax.journal.ephemeral import EphemeralStore
-from tenax.journal.indexer import Indexer
 from tenax.journal.journal import Journal
-from tenax.journal.search import Search, WordSearch
-from tenax.journal.search_index import SearchIndex
-from tenax.journal.search_sqlite import SqliteSearch
+from tenax.journal.memory import EphemeralStore
+from tenax.journal.search.index import SearchIndex
+from tenax.journal.search.indexer import Indexer
+from tenax.journal.search.search import Search, WordSearch
+from tenax.journal.search.sqlite import SqliteSearch
 from tenax.journal.sqlite import SqliteStore
 from tenax.journal.store import Store
 
@@ -79,7 +79,7 @@ def _holds_something(path: str) -> bool:
 
 def _postgres_exists(url: str) -> bool:
     try:
-        from tenax.journal.postgres import store_exists  # noqa: PLC0415  (psycopg is an extra)
+        from tenax.journal.postgres.store import store_exists  # noqa: PLC0415  (psycopg is an extra)
     except ImportError:
         return True
     return store_exists(url)
@@ -98,8 +98,8 @@ def _postgres(
     witness: Path | None,
 ) -> Journal:
     try:
-        from tenax.journal.postgres import PostgresStore  # noqa: PLC0415  (psycopg is an extra)
-        from tenax.journal.search_postgres import PostgresSearch  # noqa: PLC0415  (the same)
+        from tenax.journal.postgres.store import PostgresStore  # noqa: PLC0415  (psycopg is an extra)
+        from tenax.journal.search.postgres import PostgresSearch  # noqa: PLC0415  (the same)
     except ImportError as error:
         raise CannotOpen(
             "A PostgreSQL store needs psycopg, which is not installed here.",

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 
 import msgspec
 
+from tenax.concurrency import started
 from tenax.errors import StoreUnavailable, TenaxError
 from tenax.journal import guard
 from tenax.journal.base import Recorded
 from tenax.journal.hub import call_in
 from tenax.journal.journal import TAIL_PAGE, Journal, Place
 from tenax.journal.plan import Append
-from tenax.threads import started
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tenax.concurrency import started
 from tenax.errors import StoreBusy, StoreMisused
 from tenax.journal import guard
 from tenax.journal.hub import call_in
-from tenax.threads import started
 
 if TYPE_CHECKING:
     import asyncio

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
-from tenax.arguments import checked
 from tenax.errors import (
     CursorMoved,
     Gone,
@@ -52,6 +51,7 @@ from tenax.events import (
     decode,
     encode,
 )
+from tenax.journal.arguments import checked
 from tenax.journal.base import (
     Behind,
     Dedup,
@@ -72,11 +72,10 @@ from tenax.journal.base import (
     Summary,
     Unfinished,
 )
-from tenax.journal.facts import told_in
-from tenax.journal.index import INDEX_VERSION, MESSAGE_ROLES, ROLES, STRUCTURE
+from tenax.journal.learned import told_in
 from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
 from tenax.journal.plan import Append, check_id, is_id
-from tenax.journal.proof import prove_range, prove_tail
+from tenax.journal.row_index import INDEX_VERSION, MESSAGE_ROLES, ROLES, STRUCTURE
 from tenax.journal.store import (
     DAY_US,
     NUMS_MAX,
@@ -84,12 +83,13 @@ from tenax.journal.store import (
     forget_learned,
     recorded,
 )
+from tenax.journal.verify.conversation import prove_range, prove_tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
-    from tenax.journal.search import Search
+    from tenax.journal.search.search import Search
     from tenax.journal.store import Store, Tx
     from tenax.journal.witness import Missing
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import msgspec
 
-from tenax.arguments import check_struct
 from tenax.clock import is_append_id
 from tenax.errors import (
     ConversationExists,
@@ -40,8 +39,10 @@ from tenax.events import (
     decode,
     encode,
 )
+from tenax.journal.arguments import check_struct
 from tenax.journal.base import Dedup, Entry, Expect, Lease, Recorded
-from tenax.journal.index import (
+from tenax.journal.place import ALL_SEQS, SEQ_BITS
+from tenax.journal.row_index import (
     MAYBE_ALONE,
     Change,
     HeadState,
@@ -51,7 +52,6 @@ from tenax.journal.index import (
     apply,
     check_unedited,
 )
-from tenax.journal.place import ALL_SEQS, SEQ_BITS
 from tenax.parts import blobs_of
 
 if TYPE_CHECKING:

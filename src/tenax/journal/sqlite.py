@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import apsw
 import msgspec
 
+from tenax.concurrency import started
 from tenax.errors import (
     CannotOpen,
     StoreBusy,
@@ -37,11 +38,10 @@ from tenax.errors import (
     StoreUnavailable,
 )
 from tenax.journal import guard
-from tenax.journal.index import HeadState
+from tenax.journal.row_index import HeadState
 from tenax.journal.schema import SCHEMA_VERSION, migrations, statements
 from tenax.journal.store import NUMS_MAX, Store, Trouble, too_new
 from tenax.journal.witness import Witness
-from tenax.threads import started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -30,10 +30,11 @@ from tenax.errors import (
 )
 from tenax.events import PARTIALS, ConversationOpened, Event, Unknown, decode
 from tenax.journal.base import Recorded
-from tenax.journal.derived import Derived
 from tenax.journal.group import GroupCommit, Waiter
 from tenax.journal.hub import Hub
-from tenax.journal.index import (
+from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
+from tenax.journal.plan import Append, Batch, Key, Loaded, Stored, inner_hash, plan
+from tenax.journal.row_index import (
     INDEX_VERSION,
     MESSAGE_ROLES,
     AddAuthor,
@@ -55,10 +56,9 @@ from tenax.journal.index import (
     Spend,
     TakeInputs,
 )
-from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
-from tenax.journal.plan import Append, Batch, Key, Loaded, Stored, inner_hash, plan
-from tenax.journal.rebuild import rebuild
 from tenax.journal.schema import SCHEMA_VERSION
+from tenax.journal.verify.derive import Derived
+from tenax.journal.verify.rebuild import rebuild
 from tenax.journal.witness import CONVERSATIONS_MAX, Missing, Witness
 
 if TYPE_CHECKING:

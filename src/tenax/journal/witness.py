@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from tenax.concurrency import started
 from tenax.errors import CannotOpen, StoreError
 from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
-from tenax.threads import started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from tenax.clock import Clock
-    from tenax.journal.index import HeadState
+    from tenax.journal.row_index import HeadState
     from tenax.journal.store import Row, Store
 
 __all__ = ["CONVERSATIONS_MAX", "SAVE_SECONDS", "Missing", "Witness"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenax.memory.base import MemoryProvider
 from tenax.memory.manager import MemoryManager
+from tenax.memory.providers.base import MemoryProvider
 
 __all__ = ["MemoryManager", "MemoryProvider"]

@@ -24,8 +24,8 @@ from typing import Any
 
 import msgspec
 
-from tenax.memory.base import BUILT_IN, HOOKS, MemoryProvider
-from tenax.memory.lane import Lane, said
+from tenax.memory.providers.base import BUILT_IN, HOOKS, MemoryProvider
+from tenax.memory.serial_thread import Lane, said
 
 __all__ = ["MemoryManager", "Recalled", "Seat"]
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from tenax.clock import rfc3339
 from tenax.errors import InvalidInput, TooLarge
-from tenax.journal.facts import About, Fact
+from tenax.memory.facts import About, Fact
 from tenax.parts import NO_TEXT
 
 __all__ = ["CHARS_MAX", "Entry", "read", "write"]

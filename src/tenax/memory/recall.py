@@ -18,7 +18,7 @@ from itertools import chain, islice
 from math import ceil, log
 from typing import NamedTuple
 
-from tenax.journal.query import fold
+from tenax.journal.search.query import fold
 
 __all__ = ["Match", "Recall"]
 

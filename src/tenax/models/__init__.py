@@ -52,7 +52,7 @@ def connect(settings: ModelSettings) -> Model:
 
             return Anthropic(settings)
         case "practice":
-            from tenax.models.practice import Practice  # noqa: PLC0415  (heavy)
+            from tenax.models.practice.practice import Practice  # noqa: PLC0415  (heavy)
 
             return Practice(settings)
         case "script":

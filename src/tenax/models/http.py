@@ -23,7 +23,7 @@ import msgspec
 from tenax.config import ModelSettings
 from tenax.events import Usage
 from tenax.models.base import Answer, Failure, Model, Piece
-from tenax.models.failures import IS_IT, Failures
+from tenax.models.errors import IS_IT, Failures
 from tenax.models.sse import Reader, ServerEvent, TooLong
 
 __all__ = ["Fold", "HttpModel", "is_loopback", "trusted"]

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from tenax.attachments import clean_name
 from tenax.parts import File, Image, Part, Text, ToolCall
+from tenax.text import clean_name
 
 __all__ = [
     "NOTHING_READ",

@@ -1,9 +1,8 @@
 """What a test of Tenax, or of something built on it, is made of. No mock library is needed.
 
 `memory()` is a journal without a file. `SimClock` is time that passes when the test says so. `FaultyJournal` has named
-points at which it fails, hangs or dies. `FaultVfs` is a disk that is slow, or fails the n-th write, flush or statement.
+points at which it fails, hangs or dies.
 `Provider` is a model's provider that plays a script over real HTTP; a model without a wire is `tenax.models.ScriptedModel`.
-`contract.JournalContract` is every promise of the journal, one test each, for an engine to run; it needs pytest.
 """
 
 from typing import TYPE_CHECKING
@@ -11,14 +10,11 @@ from typing import TYPE_CHECKING
 from tenax.testing.clock import SimClock
 from tenax.testing.faults import Faults, FaultyJournal, Hold
 from tenax.testing.memory import memory
-from tenax.testing.vfs import Fault, FaultVfs
 
 if TYPE_CHECKING:
     from tenax.testing.provider import Provider
 
 __all__ = [
-    "Fault",
-    "FaultVfs",
     "Faults",
     "FaultyJournal",
     "Hold",

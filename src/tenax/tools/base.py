@@ -17,8 +17,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from tenax.concurrency import started
 from tenax.errors import ToolFailed
-from tenax.threads import started
 
 __all__ = [
     "THREAD",

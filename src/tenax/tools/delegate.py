@@ -30,7 +30,7 @@ from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Recorded
 from tenax.parts import Text, ToolCall, text_of
 from tenax.tools.base import Call, Elsewhere, Tool
-from tenax.views.turns import Turns
+from tenax.views.open_work import Turns
 
 __all__ = [
     "BRIEF",

@@ -18,9 +18,9 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
+from tenax.config.rules import UNSEEN, Rule, exactly, proposals
 from tenax.errors import ConfigError, InvalidInput, Refused, ToolFailed
 from tenax.models.base import ToolSpec
-from tenax.rules import UNSEEN, Rule, exactly, proposals
 from tenax.tools.base import Call, Elsewhere, Tool, works_for
 
 __all__ = [

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tenax.errors import ToolFailed
-from tenax.tools import seek
+from tenax.tools.files import walk as seek
 
 __all__ = [
     "FOLDER",

@@ -10,9 +10,9 @@ from msgspec import Meta
 
 from tenax.clock import rfc3339
 from tenax.errors import Gone, NoSuchConversation, ToolFailed
-from tenax.fence import fence
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Hit
+from tenax.text import fence
 from tenax.tools.base import Call, Tool
 
 __all__ = ["SearchConversations"]

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from tenax import events
-from tenax.fence import fence
 from tenax.parts import Part, Text, ToolCall, ToolResult, text_of
+from tenax.text import fence
 from tenax.views import steps_of
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tenax.attachments import BYTES_MAX
+from tenax.agent.attachments import BYTES_MAX
 from tenax.errors import InvalidInput, TooLarge
 from tenax.web.house import house_of, owner_only, runtime_of
 from tenax.web.links import SIGNED_PATHS

@@ -12,9 +12,10 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from tenax.attachments import COUNT_MAX, clean_name
+from tenax.agent.attachments import COUNT_MAX
 from tenax.parts import File, Image
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
+from tenax.text import clean_name
 from tenax.web.api import Id, endpoint
 from tenax.web.problems import problem
 

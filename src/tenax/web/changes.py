@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from tenax.changes import PutBack, TurnChanges
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tenax.web.api import Id, endpoint
 from tenax.web.problems import or_refused
+from tenax.workspace.changes import PutBack, TurnChanges
 
 
 class Changes(msgspec.Struct, frozen=True):

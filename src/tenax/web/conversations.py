@@ -9,13 +9,13 @@ from msgspec import UNSET, Meta, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tenax.config.rules import PATTERN_CHARS_MAX
 from tenax.errors import InvalidInput
 from tenax.events import TEMPORARY
 from tenax.journal.base import Dedup
-from tenax.listing import Listed
 from tenax.parts import Text
-from tenax.rules import PATTERN_CHARS_MAX
-from tenax.runtime import Answer, How, Question, Runtime, Usage
+from tenax.runtime.conversation_list import Listed
+from tenax.runtime.runtime import Answer, How, Question, Runtime, Usage
 from tenax.tools.ask import WORDS_CHARS_MAX
 from tenax.views.pages import Page as RowPage
 from tenax.views.transcript import Row

@@ -15,13 +15,13 @@ from pathlib import Path
 from starlette.requests import Request
 
 from tenax.config import Config
+from tenax.config.write import stamp
 from tenax.errors import ConfigError, Refused, TenaxError
 from tenax.journal import LOCAL_USER, Journal
 from tenax.journal.devices import Device, Devices
-from tenax.journal.schedules import Schedules
-from tenax.runner import RESUME_SECONDS
-from tenax.runtime import Runtime, open_store
-from tenax.settings import stamp
+from tenax.runtime.runtime import Runtime, open_store
+from tenax.runtime.workers import RESUME_SECONDS
+from tenax.schedules.rows import Schedules
 from tenax.web.links import Links
 from tenax.web.signins import Signins
 

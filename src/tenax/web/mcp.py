@@ -10,10 +10,10 @@ import msgspec
 from msgspec import Meta
 from starlette.requests import Request
 
+from tenax.config.write import set_server, trust_server
 from tenax.errors import Refused
-from tenax.runtime import Runtime
-from tenax.settings import set_server, trust_server
-from tenax.tools.mcp import Standing
+from tenax.runtime.runtime import Runtime
+from tenax.tools.mcp.servers import Standing
 from tenax.web.api import endpoint
 from tenax.web.house import house_of
 

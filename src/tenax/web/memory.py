@@ -10,9 +10,9 @@ from starlette.responses import Response
 
 from tenax.clock import rfc3339
 from tenax.errors import InvalidInput, NoSuchConversation
-from tenax.journal.facts import Fact
-from tenax.memory.keep import Loaded, Memory, Status
-from tenax.runtime import Runtime
+from tenax.memory.facts import Fact
+from tenax.memory.memory import Loaded, Memory, Status
+from tenax.runtime.runtime import Runtime
 from tenax.web.api import Id, endpoint
 from tenax.web.search import titles_of
 

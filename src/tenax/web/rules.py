@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from tenax.rules import PATTERN_CHARS_MAX, Rule
-from tenax.runtime import Runtime
+from tenax.config.rules import PATTERN_CHARS_MAX, Rule
+from tenax.runtime.runtime import Runtime
 from tenax.web.api import endpoint
 from tenax.web.problems import or_refused
 

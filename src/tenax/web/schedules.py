@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from tenax.clock import rfc3339
-from tenax.journal.schedules import WORDS_CHARS_MAX
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
+from tenax.schedules.rows import WORDS_CHARS_MAX
 from tenax.web.api import Id, endpoint
 from tenax.web.search import titles_of
 

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from tenax.clock import rfc3339
 from tenax.errors import Gone, NoSuchConversation
-from tenax.runtime import Runtime
+from tenax.runtime.runtime import Runtime
 from tenax.web.api import Id, endpoint
 from tenax.web.conversations import Limit, place_in, shown
 

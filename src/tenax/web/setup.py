@@ -11,14 +11,14 @@ import msgspec
 from msgspec import Meta
 from starlette.requests import Request
 
-from tenax import settings
 from tenax.config import ModelSettings, Secret, shown
+from tenax.config import write as settings
 from tenax.errors import InvalidInput
 from tenax.journal import LOCAL_USER
-from tenax.models import found
+from tenax.models import discovery as found
 from tenax.models.base import Failure
 from tenax.models.http import is_loopback
-from tenax.models.practice import installed
+from tenax.models.practice.practice import installed
 from tenax.web.api import endpoint
 from tenax.web.house import house_of, user_of
 

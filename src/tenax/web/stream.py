@@ -19,8 +19,8 @@ from starlette.responses import Response, StreamingResponse
 from tenax.clock import rfc3339
 from tenax.errors import Gone, InvalidInput, NoSuchConversation
 from tenax.journal import Journal
-from tenax.live import Live
-from tenax.runtime import Runtime
+from tenax.runtime.feed import Live
+from tenax.runtime.runtime import Runtime
 from tenax.web.api import endpoint
 from tenax.web.conversations import Rows
 from tenax.web.house import House, device_of, house_of

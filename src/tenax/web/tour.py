@@ -11,9 +11,9 @@ from starlette.requests import Request
 
 from tenax.agent.tour import FIRST_WORDS, TOUR
 from tenax.errors import Refused
-from tenax.journal.check import verify
-from tenax.listing import Listed
-from tenax.runtime import Runtime
+from tenax.journal.verify.store import verify
+from tenax.runtime.conversation_list import Listed
+from tenax.runtime.runtime import Runtime
 from tenax.web.api import endpoint
 from tenax.web.conversations import shown
 from tenax.web.house import house_of

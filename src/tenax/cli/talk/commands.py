@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tenax.agent.compact import Aborted, Compacted, NothingToDo
-from tenax.attachments import read_file
+from tenax.agent.attachments import read_file
+from tenax.agent.compaction import Aborted, Compacted, NothingToDo
 from tenax.cli.lines import UNTITLED, changed, fit, one_line, short_time
 from tenax.cli.rules import lines_of, nth
 from tenax.errors import InvalidInput

@@ -32,7 +32,7 @@ from tenax.events import MessageAssistant, Usage
 from tenax.journal.base import Dedup
 from tenax.journal.journal import Place
 from tenax.parts import Part, Text
-from tenax.runtime import Answer, How, Runtime
+from tenax.runtime.runtime import Answer, How, Runtime
 from tenax.tools.ask import choices
 from tenax.views.transcript import Change, Grow, Put, Row
 

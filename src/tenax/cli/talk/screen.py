@@ -19,10 +19,10 @@ from rich.console import Console, RenderableType
 from rich.markdown import Markdown
 from rich.text import Text
 
+from tenax.agent.recovery import WORDING
 from tenax.cli.lines import AT_ITS_LONGEST, clean, fit, noted, one_line, with_files
 from tenax.parts import leaves
-from tenax.recovery import WORDING
-from tenax.runtime import Question
+from tenax.runtime.runtime import Question
 from tenax.tools.ask import choices
 from tenax.views.transcript import Change, Drop, Grow, Put, Row
 

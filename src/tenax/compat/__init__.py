@@ -1,0 +1,1 @@
+"""The names that the contracts fix, built on the journal and the agent."""

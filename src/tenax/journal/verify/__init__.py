@@ -1,0 +1,1 @@
+"""The proof of a store, and the rebuilding of derived rows."""

@@ -1,0 +1,1 @@
+"""Memory providers: plugins, and the delivery of finished turns to them."""

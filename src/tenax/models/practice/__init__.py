@@ -1,0 +1,1 @@
+"""A small local model for trying Tenax out."""

@@ -1,0 +1,1 @@
+"""Fetching pages and searching the web."""

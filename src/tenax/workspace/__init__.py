@@ -1,0 +1,1 @@
+"""The files that tools work on: folders, changes, and putting them back."""
