@@ -48,6 +48,8 @@ def kept_port(port: int = 0) -> socket.socket:
     return place
 
 
+ROOT = Path(__file__).parents[2]
+
 # Python runs this when it starts: a model that plays a script says as many words of an answer as the file allows.
 _PACED = """
 import sys
@@ -75,7 +77,7 @@ class Pace:
 
     def __init__(self, home: Path, words: int = 1_000_000) -> None:
         self._file = home / "pace"
-        self.env = {"PYTHONPATH": str(home)}
+        self.env = {"PYTHONPATH": os.pathsep.join((str(home), str(ROOT)))}
         self.say(words)
         (home / "sitecustomize.py").write_text(_PACED.format(file=str(self._file)))
 
