@@ -9,8 +9,15 @@ from typing import Any
 
 import pytest
 
-from tenax.agent import Aborted, Busy, Compacted, NothingToDo, Outcome, Superseded
-from tenax.agent import compaction as compact
+from tenax.agent import (
+    Aborted,
+    Busy,
+    Compacted,
+    NothingToDo,
+    Outcome,
+    Superseded,
+    compact,
+)
 from tenax.errors import InvalidInput
 from tenax.events import (
     MessageAssistant,
