@@ -1,7 +1,7 @@
 """Clock and Ids: the only sources of time and chance.
 
-Everything that needs the time, a wait, a random number or a new id takes it from here, so that a test can
-hand in a simulated one (`tenax.testing.SimClock`) and get the same run twice.
+Code takes the time, pauses, random numbers and new ids from this module. Tests pass a
+simulated clock (`tenax.testing.SimClock`) and repeat a run exactly.
 """
 
 from __future__ import annotations
@@ -31,23 +31,27 @@ _CHANCE_BYTES = 16_384
 
 
 class Clock(Protocol):
-    """Time as the journal needs it."""
+    """The time as needed by the journal."""
 
     def now_us(self) -> int:
-        """Wall clock, microseconds since 1970 UTC. For people; never compared to decide anything."""
+        """Return the wall clock in microseconds since 1970 UTC. For display only; never
+        compared to make a decision.
+        """
 
     def monotonic(self) -> float:
-        """Seconds that only grow within one boot of the machine and are the same for all its processes."""
+        """Return seconds since boot. Monotonic, and equal in every process of the
+        machine.
+        """
 
     def boot_id(self) -> str:
-        """Names the boot that `monotonic` counts from."""
+        """Return the id of the current boot, the origin of `monotonic`."""
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The clock of the machine."""
 
     def now_us(self) -> int:
         return time.time_ns() // 1000
@@ -67,7 +71,7 @@ class SystemClock:
 
 
 class Ids:
-    """New ids: UUID version 7, so that they sort by the time they were made."""
+    """Source of new ids. An id is a UUID version 7, so ids sort by creation time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -87,7 +91,9 @@ class Ids:
         return f"i_{self._uuid7()}"
 
     def append(self) -> bytes:
-        """The bytes of a version 7 UUID, made the short way: every append needs one."""
+        """Return the bytes of a new UUID version 7. Fast, because every append needs an
+        id.
+        """
         try:
             tail = self._tails.pop()
         except IndexError:
@@ -96,7 +102,9 @@ class Ids:
         return (self._clock.now_us() // 1000).to_bytes(6, "big") + tail
 
     def salt(self) -> bytes:
-        """16 bytes of chance. The system is asked for many at once, because every append needs two."""
+        """Return 16 random bytes. Random bytes are read from the system in bulk,
+        because every append needs two salts.
+        """
         try:
             return self._chance.pop()
         except IndexError:
@@ -111,7 +119,7 @@ class Ids:
 
 
 def _tail(chance: bytes) -> bytes:
-    """What follows the time in a version 7 UUID."""
+    """Return the bytes after the timestamp in a UUID version 7."""
     return (
         bytes((0x70 | chance[0] & 0x0F, chance[1], 0x80 | chance[2] & 0x3F))
         + chance[3:10]
@@ -119,7 +127,9 @@ def _tail(chance: bytes) -> bytes:
 
 
 def is_append_id(value: object) -> bool:
-    """Whether these are bytes that `Ids.append` could have made: the store reads the time from them."""
+    """Return whether `Ids.append` could have made the bytes. The store reads the time
+    from an append id.
+    """
     return (
         isinstance(value, bytes)
         and len(value) == 16  # noqa: PLR2004
@@ -129,7 +139,7 @@ def is_append_id(value: object) -> bool:
 
 
 def machine_zone() -> str:
-    """The IANA name of the zone that this machine lives in; UTC where it does not say."""
+    """Return the IANA name of the machine's time zone, or UTC if unknown."""
     names = [os.environ.get("TZ", "").removeprefix(":")]
     with contextlib.suppress(OSError, UnicodeDecodeError):
         names.append(str(Path("/etc/localtime").resolve()).partition("zoneinfo/")[2])
@@ -142,12 +152,14 @@ def machine_zone() -> str:
 
 
 def rfc3339(at_us: int) -> str:
-    """UTC, to the microsecond, for machines."""
+    """Format a time as RFC 3339 in UTC, to the microsecond."""
     return f"{datetime.fromtimestamp(at_us // 1_000_000, UTC):%Y-%m-%dT%H:%M:%S}.{at_us % 1_000_000:06d}Z"
 
 
 def zone_of(name: str) -> tzinfo:
-    """The zone of this IANA name."""
+    """Return the time zone with an IANA name. Raises `InvalidInput` for an unknown
+    name.
+    """
     if name == "UTC":  # also where the machine has no list of zones
         return UTC
     try:

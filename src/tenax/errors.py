@@ -1,35 +1,35 @@
-"""Every error that Tenax raises on purpose, drawn once.
+"""Every error that Tenax raises on purpose.
 
     TenaxError
-    ├── ConfigError              the configuration does not say what is needed
-    ├── InvalidInput             what was given cannot be stored; nothing was
+    ├── ConfigError              the configuration is invalid or incomplete
+    ├── InvalidInput             the input cannot be stored; nothing was stored
     │   ├── TooLarge
     │   └── UnknownKind
-    ├── Refused                  the store stands, and says no; nothing was stored
+    ├── Refused                  the store works and refuses; nothing was stored
     │   ├── NoSuchConversation
     │   ├── ConversationExists
-    │   ├── Gone                 deleted; only its tombstone is left
+    │   ├── Gone                 deleted; only a tombstone is left
     │   ├── SessionEnded
-    │   ├── HeadMoved            something that `expect` named is no longer true
-    │   │   └── StretchMoved     a compaction came first: go on in `by`
-    │   ├── LeaseLost            somebody else took the lease, or it was released
-    │   ├── CursorMoved          another process advanced this reader
-    │   ├── FactChanged          what is remembered was changed meanwhile
-    │   ├── DedupReused          the same id came before with another body
-    │   └── RunConflict          a second run, or none where one is needed
-    ├── ToolFailed               a tool could not do it; the sentence is for the model and the person
+    │   ├── HeadMoved            a condition in `expect` is no longer true
+    │   │   └── StretchMoved     a compaction came first: continue in `by`
+    │   ├── LeaseLost            the lease was taken over or released
+    │   ├── CursorMoved          another process advanced the cursor
+    │   ├── FactChanged          the memory changed in the meantime
+    │   ├── DedupReused          the same id was used before with another body
+    │   └── RunConflict          a second run, or a missing run
+    ├── ToolFailed               a tool failed; the message is for model and person
     └── StoreError               the store itself
         ├── CannotOpen           wrong file, folder, library, file system or address
-        │   └── SchemaTooNew     written by a newer Tenax; seen at open or at append
+        │   └── SchemaTooNew     written by a newer Tenax; found at open or append
         ├── StoreUnavailable     away, busy or broken for now; nothing was stored
         │   ├── StoreBusy
         │   ├── StoreFull
-        │   └── StoreIncomplete  lacks events that it had stored; read-only until that is accepted
-        ├── OutcomeUnknown       it may be stored; a retry with `append_id` stores it once
-        ├── StoreMisused         closed, used after fork, or opened by a second SQLite library
-        └── StoreDamaged         what was read back is not what was written
+        │   └── StoreIncomplete  stored events are missing; read-only until accepted
+        ├── OutcomeUnknown       possibly stored; a retry with `append_id` stores once
+        ├── StoreMisused         closed, used after fork, or opened by a second SQLite
+        └── StoreDamaged         the data read differs from the data written
 
-A message is a sentence for a person. `hint`, where there is one, says what to do.
+An error message is a sentence for a person. The attribute `hint` says how to continue.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ import errno
 
 
 class TenaxError(Exception):
-    """Something Tenax can explain. `str(error)` is the sentence, `error.hint` the way on."""
+    """Base class. `str(error)` is a sentence for a person; `error.hint` says how to
+    continue.
+    """
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -46,31 +48,31 @@ class TenaxError(Exception):
 
 
 class ConfigError(TenaxError):
-    """The configuration does not say what is needed."""
+    """The configuration is invalid or incomplete."""
 
 
 class InvalidInput(TenaxError):
-    """What was given cannot be stored. Nothing was stored."""
+    """The input cannot be stored. Nothing was stored."""
 
 
 class TooLarge(InvalidInput):
-    """Larger than the store takes in one piece."""
+    """The data is larger than the limit of the store."""
 
 
 class UnknownKind(InvalidInput):
-    """An event of a kind that this version does not know."""
+    """The event has a kind unknown to this version."""
 
 
 class Refused(TenaxError):
-    """The store says no. Nothing was stored."""
+    """The store refuses. Nothing was stored."""
 
 
 class NoSuchConversation(Refused):
-    """There is no such conversation, or none of this user's."""
+    """The conversation does not exist, or belongs to another user."""
 
 
 class ConversationExists(Refused):
-    """A conversation was opened under an id that is taken."""
+    """A conversation was opened under an existing id."""
 
 
 class Gone(Refused):
@@ -78,15 +80,15 @@ class Gone(Refused):
 
 
 class SessionEnded(Refused):
-    """The stretch was ended by a person, not by a compaction; it takes no more messages."""
+    """A person ended the segment (not a compaction). The segment accepts no messages."""
 
 
 class HeadMoved(Refused):
-    """Something that `expect` named is no longer true."""
+    """A condition in `expect` is no longer true."""
 
 
 class StretchMoved(HeadMoved):
-    """Another stretch is the head now: the one named in `by`."""
+    """The head segment has changed to `by`."""
 
     def __init__(self, message: str, *, by: str | None) -> None:
         super().__init__(message)
@@ -94,31 +96,31 @@ class StretchMoved(HeadMoved):
 
 
 class LeaseLost(Refused):
-    """The lease was taken over or released. Its old holder must stop."""
+    """The lease was taken over or released. The former holder must stop."""
 
 
 class CursorMoved(Refused):
-    """The cursor does not stand where the caller thought."""
+    """The cursor is not at the expected position."""
 
 
 class FactChanged(Refused):
-    """The fact is no longer what the caller saw."""
+    """The memory has changed since the caller read the memory."""
 
 
 class DedupReused(Refused):
-    """A source used the same id twice for different things."""
+    """A source used the same id for two different messages."""
 
 
 class RunConflict(Refused):
-    """One run at a time per conversation."""
+    """A conversation has at most one open run."""
 
 
 class ToolFailed(TenaxError):
-    """A tool could not do it. The sentence is for the model and the person."""
+    """A tool failed. The message is for the model and the person."""
 
 
 class StoreError(TenaxError):
-    """The store itself."""
+    """The store failed."""
 
 
 class CannotOpen(StoreError):
@@ -126,15 +128,15 @@ class CannotOpen(StoreError):
 
 
 class SchemaTooNew(CannotOpen):
-    """A newer Tenax has changed the store; this process has to be restarted with it."""
+    """A newer Tenax changed the store. Restart the process with the newer version."""
 
 
 class StoreUnavailable(StoreError):
-    """The store is away for now. Nothing was stored."""
+    """The store is unavailable for now. Nothing was stored."""
 
 
 class StoreBusy(StoreUnavailable):
-    """Others kept the store busy past the bound. Nothing was stored."""
+    """The store was busy for longer than the limit. Nothing was stored."""
 
 
 class StoreFull(StoreUnavailable):
@@ -142,13 +144,16 @@ class StoreFull(StoreUnavailable):
 
 
 class StoreIncomplete(StoreUnavailable):
-    """The store lacks events that it had stored: an older copy was put back, or it is damaged. Nothing was stored."""
+    """Stored events are missing: an older copy was restored, or the store is damaged.
+    Nothing was stored.
+    """
 
 
 class OutcomeUnknown(StoreError):
-    """The store went away during the commit and stayed away past the bound.
+    """The store went away during the commit and stayed away past the limit.
 
-    Append again with this `append_id`: it is stored once, whether or not it was stored now. A person looks first.
+    Append again with the same `append_id`: the append is stored exactly once. A person
+    checks first.
     """
 
     def __init__(self, message: str, *, append_id: bytes) -> None:
@@ -159,17 +164,19 @@ class OutcomeUnknown(StoreError):
 
 
 class StoreMisused(StoreError):
-    """The store was used in a way that would harm it; it was not."""
+    """The call would harm the store and was refused."""
 
 
 class StoreDamaged(StoreError):
-    """What was read back is not what was written. Run `tenax doctor`."""
+    """The data read differs from the data written. Run `tenax doctor`."""
 
 
 def unusable(
     said: str, error: OSError, *, hint: str = "set TENAX_HOME to a folder of yours"
 ) -> CannotOpen:
-    """For a file or folder of Tenax's own: on a full disk another one would help nobody."""
+    """Return the error for an unusable file or folder of Tenax. On a full disk,
+    choosing another folder is no help.
+    """
     full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
     return CannotOpen(
         f"{said}: {error.strerror}.", hint="free some disk space" if full else hint

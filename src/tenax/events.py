@@ -1,10 +1,15 @@
-"""One frozen struct per kind of event, and the one way in and out of bytes.
+"""Event kinds as frozen structs, and the conversion to and from bytes.
 
-The kind is the tag. It stands in the record's header, not in the body, so a body is stored once and hashed as it is.
-`encode` validates: what comes out decodes to the same struct, or the event is refused before anything is stored.
+The kind is the tag. The record's header holds the kind, so the body is stored once and
+hashed unchanged. `encode` validates: the bytes decode to an equal struct, or the event
+is refused before the first write.
 
-A *fact* is chained and stays. A *partial* (`ReplyDelta`) is replaced by a later fact and may be pruned; its body is a
-JSON array, because thousands of them are written per answer.
+A *fact* is part of the hash chain and permanent. A *partial* (`ReplyDelta`) is replaced
+by a later fact and may be pruned. The body of a partial is a JSON array, because an
+answer has thousands of partials.
+
+The term *segment* in the docstrings means a conversation between two compactions. The
+stored name of a segment is `stretch`.
 
 The page `docs/formats/events.md` is generated from this file.
 """
@@ -19,29 +24,35 @@ from tenax.errors import InvalidInput, StoreDamaged, TooLarge, UnknownKind
 from tenax.parts import NO_TEXT, Part
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
-"""The largest body of one event. Larger things are blobs."""
+"""The largest body of an event. Larger data goes into blobs."""
 TEMPORARY = "temporary"
-"""The `source` of a conversation of which nothing is remembered, and into which nothing is recalled."""
+"""The `source` of a conversation without memory: nothing is remembered from the
+conversation or recalled into the conversation.
+"""
 DELEGATE = "delegate"
-"""The `source` of a conversation in which a sub-agent does the task of a call of another one (`parent`)."""
+"""The `source` of a sub-agent's conversation. The conversation works on a tool call of
+its `parent`.
+"""
 Reason = Literal["new", "switch", "evicted", "idle", "compacted", "cleared", "shutdown"]
-"""What kind of boundary memories are owed something at."""
+"""The kind of boundary at which work is owed to memory providers."""
 
 
 class Event(
     msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """The base of all kinds."""
+    """The base class of every kind."""
 
     kind: ClassVar[str]
     code: ClassVar[int] = 0
-    """A partial's number in the store; 0 for facts."""
+    """The number of a partial's kind in the store; 0 for facts."""
     person: ClassVar[bool] = False
-    """Its text comes from a person: bad text is refused. Otherwise it is repaired and marked."""
+    """Whether a person wrote the text. Invalid text of a person is refused; other
+    invalid text is repaired and marked.
+    """
 
 
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a fork comes from: the last event it took, and that event's digest in hex."""
+    """The origin of a fork: the last copied event, and the digest of the event in hex."""
 
     conversation: str
     seq: int
@@ -49,7 +60,7 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Blob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bytes of the store, by their hash."""
+    """Bytes in the store, named by hash."""
 
     blob: str
 
@@ -57,7 +68,9 @@ class Blob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Usage(
     msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """What a call of a model took. `cost` in US dollars, where the provider says it or the person set a price."""
+    """The usage of a model call. `cost` is in US dollars, if the provider reports a
+    cost or the person set a price.
+    """
 
     input: int = 0
     output: int = 0
@@ -66,7 +79,9 @@ class Usage(
 
 
 class Copied(msgspec.Struct, frozen=True, array_like=True):
-    """`count` events of the origin, from `first` on, stand here from `at` on."""
+    """A range of copied events: `count` events of the origin, starting at `first`, are
+    stored here starting at `at`.
+    """
 
     first: int
     count: int
@@ -77,9 +92,10 @@ class Copied(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ConversationOpened(Event, frozen=True):
-    """The first event of every journal. Opens the first stretch.
+    """The first event of a conversation. Opens the first segment.
 
-    `parent` is the stretch that it comes from: for a sub-agent the one that handed the task on, and `extra` names the call.
+    `parent` is the segment of origin. For a sub-agent, `parent` is the segment with the
+    delegating call, and `extra` names the call.
     """
 
     kind: ClassVar[str] = "conversation.opened"
@@ -94,7 +110,9 @@ class ConversationOpened(Event, frozen=True):
 
 
 class ConversationTitled(Event, frozen=True):
-    """The title in the list. `None` takes it away. `derived`: made from the words of the conversation."""
+    """Set the title in the list. `None` removes the title. `derived`: a model made the
+    title from the conversation.
+    """
 
     kind: ClassVar[str] = "conversation.titled"
     person: ClassVar[bool] = True
@@ -103,41 +121,45 @@ class ConversationTitled(Event, frozen=True):
 
 
 class ConversationPinned(Event, frozen=True):
-    """Kept at the top of the list, or no longer."""
+    """Pin or unpin the conversation at the top of the list."""
 
     kind: ClassVar[str] = "conversation.pinned"
     pinned: bool
 
 
 class ConversationArchived(Event, frozen=True):
-    """Left out of the list (never out of search), or back in it."""
+    """Archive or unarchive the conversation. An archived conversation is not listed,
+    but search finds archived messages.
+    """
 
     kind: ClassVar[str] = "conversation.archived"
     archived: bool
 
 
 class ConversationRewound(Event, frozen=True):
-    """Undo: everything after `to` leaves transcript and context. `to` lies in the head stretch."""
+    """Undo: remove the events after `to` from transcript and context. `to` lies in the
+    head segment.
+    """
 
     kind: ClassVar[str] = "conversation.rewound"
     to: int
 
 
 class ConversationCleared(Event, frozen=True):
-    """Everything before this leaves transcript and context."""
+    """Remove the earlier events from transcript and context."""
 
     kind: ClassVar[str] = "conversation.cleared"
 
 
 class ConversationRestored(Event, frozen=True):
-    """Takes back the rewind or clear at seq `of`."""
+    """Take back the rewind or clear at seq `of`."""
 
     kind: ClassVar[str] = "conversation.restored"
     of: int
 
 
 class StretchEnded(Event, frozen=True):
-    """The head stretch ends without a successor."""
+    """End the head segment without a successor."""
 
     kind: ClassVar[str] = "stretch.ended"
     person: ClassVar[bool] = True
@@ -146,9 +168,10 @@ class StretchEnded(Event, frozen=True):
 
 
 class ContextSummarised(Event, frozen=True):
-    """The words that stand for everything up to `covers_to`. An event of its own, so that they can be erased.
+    """The summary of the events up to `covers_to`. The summary is a separate event, so
+    erasing the summary is possible.
 
-    The messages of people at the seqs in `kept` stay in the context word for word.
+    The user messages at the seqs in `kept` stay in the context verbatim.
     """
 
     kind: ClassVar[str] = "context.summarised"
@@ -162,10 +185,10 @@ class ContextSummarised(Event, frozen=True):
 
 
 class ContextCompacted(Event, frozen=True):
-    """The stretch `parent` ends and `child` opens.
+    """End the segment `parent` and open `child`.
 
-    The context is now the words at seq `summary` and what stands after `covers_to`. `folded_to` is the head that the
-    summary was made from.
+    The context consists of the summary at seq `summary` and the events after
+    `covers_to`. `folded_to` is the head at the time of the summary.
     """
 
     kind: ClassVar[str] = "context.compacted"
@@ -178,7 +201,9 @@ class ContextCompacted(Event, frozen=True):
 
 
 class ContentErased(Event, frozen=True):
-    """The bodies of these events were taken away. Their hashes stay, so the chain still proves itself."""
+    """Erase the bodies of the events at `seqs`. The hashes stay, so the chain remains
+    verifiable.
+    """
 
     kind: ClassVar[str] = "content.erased"
     person: ClassVar[bool] = True
@@ -188,12 +213,14 @@ class ContentErased(Event, frozen=True):
 
 
 class ContextOpened(Event, frozen=True):
-    """An epoch begins: requests grow at their end only, until the next one.
+    """Begin an epoch: until the next epoch, requests only grow at the end.
 
-    `prompt` and `tools` are blobs, and so is `memory`, the part of the prompt that says what is remembered and what instruction
-    files say: it is the same as long as the stretch lasts. Tool results up to `trimmed_to` are shortened, because the context was too long.
-    `settings` go into every request as they are. `signature` changes with what requests begin with; `shared`: several people write here;
-    `sees`: pictures are shown to the model, and not only named.
+    `prompt`, `tools` and `memory` are blobs. `memory` is the part of the prompt with
+    memories and instruction files, and is constant within a segment. Tool results up to
+    `trimmed_to` are shortened, because the context was too long. `settings` go into the
+    requests unchanged. `signature` identifies the common beginning of the requests.
+    `shared`: several people write in the conversation. `sees`: the model receives
+    images, not only their names.
     """
 
     kind: ClassVar[str] = "context.opened"
@@ -211,7 +238,9 @@ class ContextOpened(Event, frozen=True):
 
 
 class ContextKept(Event, frozen=True):
-    """A compaction was tried and changed nothing. None is tried by itself until something has changed."""
+    """A compaction failed to shrink the context. Automatic compaction pauses until the
+    context changes.
+    """
 
     kind: ClassVar[str] = "context.kept"
     why: str
@@ -223,10 +252,10 @@ class ContextKept(Event, frozen=True):
 
 
 class MessageUser(Event, frozen=True):
-    """A person's message. Only `ask` makes it an input that a run answers.
+    """A message from a person. A run answers the message only if `ask` is set.
 
-    `how` is what it does to a run that is busy: wait behind it, stand in its next request, or stop it. `system` marks
-    an input of Tenax's own (a background process that ended).
+    `how` selects the effect on a busy run: wait in the queue, join the next request, or
+    interrupt the run. `system` marks an input from Tenax (a background process ended).
     """
 
     kind: ClassVar[str] = "message.user"
@@ -240,11 +269,11 @@ class MessageUser(Event, frozen=True):
 
 
 CUT_SHORT = frozenset({"length", "max_tokens"})
-"""How an answer says in `finish` that its model had to end it, because it may be no longer."""
+"""The values of `finish` for an answer cut off at the length limit of the model."""
 
 
 class MessageAssistant(Event, frozen=True):
-    """An answer, whole. Replaces the partials of `request`."""
+    """A complete answer. Replaces the partials of `request`."""
 
     kind: ClassVar[str] = "message.assistant"
     parts: list[Part]
@@ -257,7 +286,7 @@ class MessageAssistant(Event, frozen=True):
 
 
 class MessageSystem(Event, frozen=True):
-    """An instruction that came from neither side of the talk."""
+    """An instruction from neither the person nor the model."""
 
     kind: ClassVar[str] = "message.system"
     parts: list[Part]
@@ -266,7 +295,7 @@ class MessageSystem(Event, frozen=True):
 
 
 class MessageTool(Event, frozen=True):
-    """What a tool answered."""
+    """The result of a tool."""
 
     kind: ClassVar[str] = "message.tool"
     parts: list[Part]
@@ -275,7 +304,7 @@ class MessageTool(Event, frozen=True):
 
 
 class MessagePartial(Event, frozen=True):
-    """An answer that was cut off, sealed: it replaces the partials of `request` and stays for ever."""
+    """An interrupted answer, sealed. Replaces the partials of `request` permanently."""
 
     kind: ClassVar[str] = "message.partial"
     parts: list[Part]
@@ -284,7 +313,7 @@ class MessagePartial(Event, frozen=True):
 
 
 class ReplyDelta(Event, frozen=True, array_like=True):
-    """Partial. Text of the answer to `request`, from character `offset` on."""
+    """Partial. Text of the answer to `request`, starting at character `offset`."""
 
     kind: ClassVar[str] = "reply.delta"
     code: ClassVar[int] = 1
@@ -297,10 +326,11 @@ class ReplyDelta(Event, frozen=True, array_like=True):
 
 
 class RunStarted(Event, frozen=True):
-    """A run takes these inputs. One run at a time.
+    """Start a run for these inputs. A conversation has at most one open run.
 
-    `resumes` is the interrupted run that it goes on with, for the `attempt`-th time. `place` is where its tools act,
-    `instance` the process that runs it.
+    `resumes` names the interrupted run, and `attempt` counts the attempts to resume.
+    `place` is the working directory of the tools, as HOST:FOLDER. `instance` is the
+    process of the run.
     """
 
     kind: ClassVar[str] = "run.started"
@@ -317,7 +347,7 @@ class RunStarted(Event, frozen=True):
 
 
 class RunStop(Event, frozen=True):
-    """Somebody asks the open run to stop."""
+    """A person asks the open run to stop."""
 
     kind: ClassVar[str] = "run.stop"
     person: ClassVar[bool] = True
@@ -325,9 +355,11 @@ class RunStop(Event, frozen=True):
 
 
 class ModelRequested(Event, frozen=True):
-    """A model is asked: with what the events up to `folded_to` say, and with these inputs, named here first.
+    """Send a request to a model. The request holds the context of the events up to
+    `folded_to` and the new `inputs`.
 
-    `digest` is the SHA-256 of the body that is sent. Without a word for `deadline` seconds the call has failed.
+    `digest` is the SHA-256 of the request body. The call fails after `deadline` seconds
+    of silence.
     """
 
     kind: ClassVar[str] = "model.requested"
@@ -339,7 +371,9 @@ class ModelRequested(Event, frozen=True):
 
 
 class ModelFailed(Event, frozen=True):
-    """The call at `request` failed. It is made again after `wait` seconds; None: it is not."""
+    """The call at `request` failed. The next attempt follows after `wait` seconds;
+    `None` means no further attempt.
+    """
 
     kind: ClassVar[str] = "model.failed"
     request: int
@@ -350,7 +384,7 @@ class ModelFailed(Event, frozen=True):
 
 
 class ModelUsed(Event, frozen=True):
-    """A call of a model beside the talk (a summary, a title)."""
+    """Usage of a model call outside the conversation (summary, title)."""
 
     kind: ClassVar[str] = "model.used"
     purpose: str
@@ -359,7 +393,9 @@ class ModelUsed(Event, frozen=True):
 
 
 class ApprovalAsked(Event, frozen=True):
-    """A person is asked whether this call of the answer at seq `message` may be made, with exactly these arguments."""
+    """Ask a person to approve a call of the answer at seq `message`, with exactly these
+    arguments.
+    """
 
     kind: ClassVar[str] = "approval.asked"
     message: int
@@ -372,10 +408,12 @@ class ApprovalAsked(Event, frozen=True):
 
 
 class ApprovalAnswered(Event, frozen=True):
-    """The answer to an approval. It is good for one call; `always` made a rule of `pattern` for later ones.
+    """The answer to an approval, valid for a single call. With `always`, `pattern`
+    became a rule for later calls.
 
-    `conversation` allows later calls of the tool that match `pattern`, in this conversation; none if that is empty.
-    `words` are what the person said to a question of the model: they allow nothing.
+    `conversation` allows later calls of the tool in the conversation if they match
+    `pattern`; an empty pattern matches nothing. `words` is the person's reply to a
+    question of the model and allows nothing.
     """
 
     kind: ClassVar[str] = "approval.answered"
@@ -390,7 +428,7 @@ class ApprovalAnswered(Event, frozen=True):
 
 
 class ToolStarted(Event, frozen=True):
-    """A call of the answer at seq `message` is made now. It has `deadline` seconds."""
+    """Start a call of the answer at seq `message`. The call has `deadline` seconds."""
 
     kind: ClassVar[str] = "tool.started"
     message: int
@@ -401,7 +439,9 @@ class ToolStarted(Event, frozen=True):
 
 
 class ToolHanded(Event, frozen=True):
-    """The call goes on in another conversation, and the run waits for its end. `asks`: a person is asked something there."""
+    """The call continues in another conversation, and the run waits for the result.
+    `asks`: the sub-agent waits for a person.
+    """
 
     kind: ClassVar[str] = "tool.handed"
     message: int
@@ -411,7 +451,7 @@ class ToolHanded(Event, frozen=True):
 
 
 class ToolFinished(Event, frozen=True):
-    """What came of a call. `unknown`: it was begun, and nobody knows whether it was done."""
+    """The result of a call. `unknown`: the call started, but the outcome is not known."""
 
     kind: ClassVar[str] = "tool.finished"
     message: int
@@ -419,12 +459,12 @@ class ToolFinished(Event, frozen=True):
     outcome: Literal["done", "failed", "denied", "cancelled", "unknown"]
     text: str
     cut: int = 0
-    """How many characters of the output are not here."""
+    """The number of omitted characters of the output."""
     repaired: bool = False
 
 
 class ToolLate(Event, frozen=True):
-    """What came of a call of a run that no longer has the conversation."""
+    """The result of a call from a run without the lease of the conversation."""
 
     kind: ClassVar[str] = "tool.late"
     message: int
@@ -438,7 +478,9 @@ class ToolLate(Event, frozen=True):
 class FileState(
     msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """A file at one time. `hash` tells it from others; `blob` is what it held, where that is kept."""
+    """The state of a file at a point in time. `hash` identifies the content; `blob`
+    holds the content, if stored.
+    """
 
     mode: int
     size: int
@@ -449,7 +491,7 @@ class FileState(
 class FileChange(
     msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """A file before and after; None: it was not there."""
+    """A file before and after. `None` means the file did not exist."""
 
     path: str
     before: FileState | None = None
@@ -457,10 +499,11 @@ class FileChange(
 
 
 class FilesChanged(Event, frozen=True):
-    """What a call changed in the conversation's folder, or what came about there while it ran.
+    """File changes in the working directory during a call.
 
-    `total` is how many files its turn has changed so far, `missed` says what is not known. `undoes`: a person put back what
-    that turn changed; then it is no call of a tool.
+    `total` is the number of files changed so far in the turn. `missed` describes
+    changes of unknown content. `undoes` names the turn if a person reverted the turn's
+    changes; such an event belongs to no tool call.
     """
 
     kind: ClassVar[str] = "files.changed"
@@ -474,7 +517,9 @@ class FilesChanged(Event, frozen=True):
 
 
 class RunFinished(Event, frozen=True):
-    """The open run ends. `planned`: its process was stopped in good order, so going on with it counts as no attempt."""
+    """End the open run. `planned`: the process shut down in order, so resuming does not
+    count as an attempt.
+    """
 
     kind: ClassVar[str] = "run.finished"
     outcome: Literal["completed", "failed", "cancelled", "interrupted"]
@@ -483,7 +528,7 @@ class RunFinished(Event, frozen=True):
 
 
 class RunLate(Event, frozen=True):
-    """Output of a run that no longer has the conversation, kept where it belongs. Once per `(run, index)`."""
+    """Output of a run without the lease, stored with the run. Unique by `(run, index)`."""
 
     kind: ClassVar[str] = "run.late"
     index: int
@@ -493,13 +538,15 @@ class RunLate(Event, frozen=True):
 
 
 class RunSealed(Event, frozen=True):
-    """No more output of this run will come."""
+    """Declare the output of a run complete."""
 
     kind: ClassVar[str] = "run.sealed"
 
 
 class RunRecovered(Event, frozen=True):
-    """What is to be shown of an interrupted run is settled: output of it was found, or there is none."""
+    """Settle the display of an interrupted run: late output was found, or no output
+    exists.
+    """
 
     kind: ClassVar[str] = "run.recovered"
     state: Literal["recovered", "neutral"]
@@ -509,9 +556,10 @@ class RunRecovered(Event, frozen=True):
 
 
 class MemoryRecalled(Event, frozen=True):
-    """What memories knew about the inputs of this run, by the name of the memory, and which of them did not answer in time.
+    """Recalled memories for the inputs of the run, by provider, and the providers
+    without a timely answer.
 
-    `facts` are those of the built-in memory.
+    `facts` are the ids of recalled built-in memories.
     """
 
     kind: ClassVar[str] = "memory.recalled"
@@ -522,7 +570,9 @@ class MemoryRecalled(Event, frozen=True):
 
 
 class MemoryNoted(Event, frozen=True):
-    """The built-in memory was changed from this conversation. `undone` takes back what the event at `of` says."""
+    """A change of the built-in memory from the conversation. `undone` reverts the event
+    at `of`.
+    """
 
     kind: ClassVar[str] = "memory.noted"
     fact: str
@@ -535,7 +585,9 @@ class MemoryNoted(Event, frozen=True):
 
 
 class MemoryDue(Event, frozen=True):
-    """A boundary: memories are owed the end of `session`, up to `upto`. `owner` is whose providers owe it."""
+    """A boundary: memory providers are owed the end of `session`, up to `upto`. `owner`
+    names the owner of the providers.
+    """
 
     kind: ClassVar[str] = "memory.due"
     person: ClassVar[bool] = True
@@ -546,27 +598,30 @@ class MemoryDue(Event, frozen=True):
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """An event of a later version, or an erased one: only its header can be read."""
+    """An event of a later version, or an erased event. Only the header is readable."""
 
     kind: str
     body: bytes | None
 
 
-KINDS: dict[str, type[Event]] = {each.kind: each for each in Event.__subclasses__()}
+KINDS: dict[str, type[Event]] = {event.kind: event for event in Event.__subclasses__()}
 PARTIALS: dict[int, type[Event]] = {
-    each.code: each for each in KINDS.values() if each.code
+    event.code: event for event in KINDS.values() if event.code
 }
-FACTS: frozenset[str] = frozenset(kind for kind, each in KINDS.items() if not each.code)
+FACTS: frozenset[str] = frozenset(
+    kind for kind, event in KINDS.items() if not event.code
+)
 
-_DECODERS = {kind: msgspec.json.Decoder(each) for kind, each in KINDS.items()}
+_DECODERS = {kind: msgspec.json.Decoder(event) for kind, event in KINDS.items()}
 _encode = msgspec.json.Encoder().encode
 _NUL_IN_JSON = b"\\u0000"
 
 
 def encode(event: Event) -> bytes:
-    """The body's bytes, checked: they decode to the same event. Raises InvalidInput; stores nothing.
+    """Return the body as bytes. The bytes decode to an equal event. Raises
+    `InvalidInput` and stores nothing.
 
-    A tuple is stored, and comes back, as a list. Nothing else may change on the way.
+    A tuple comes back as a list; nothing else may change.
     """
     kind = getattr(event, "kind", "")
     if not isinstance(kind, str) or type(event) is not KINDS.get(kind):
@@ -611,7 +666,9 @@ def encode(event: Event) -> bytes:
 
 
 def decode(kind: str, body: bytes | None) -> Event | Unknown:
-    """The event that these bytes are. A kind from a later version, and an erased body, come back as Unknown."""
+    """Return the event for the bytes, or `Unknown` for an erased body or a kind of a
+    later version.
+    """
     decoder = _DECODERS.get(kind)
     if decoder is None or body is None:
         return Unknown(kind, body)
@@ -624,7 +681,7 @@ def decode(kind: str, body: bytes | None) -> Event | Unknown:
 
 
 def _changed(decoded: Event, event: Event) -> list[str]:
-    """The fields that came back as something else."""
+    """Return the names of the fields with a different value after decoding."""
     names = event.__struct_fields__
     return [
         name
@@ -634,7 +691,7 @@ def _changed(decoded: Event, event: Event) -> list[str]:
 
 
 def _with_lists(value: Any) -> Any:  # noqa: ANN401  (JSON of any shape)
-    """The same with every tuple as a list."""
+    """Return the value with lists in place of tuples."""
     if isinstance(value, list | tuple):
         return [_with_lists(item) for item in value]
     if isinstance(value, dict):
@@ -647,7 +704,7 @@ def _with_lists(value: Any) -> Any:  # noqa: ANN401  (JSON of any shape)
 
 
 def _encode_text(event: Event) -> tuple[Event, bytes]:
-    """The event as it is stored, and its bytes."""
+    """Return the event in stored form, and the bytes."""
     try:
         body = _encode(event)
         if _NUL_IN_JSON not in body or not _bad_text(msgspec.to_builtins(event)):
@@ -661,7 +718,9 @@ def _encode_text(event: Event) -> tuple[Event, bytes]:
 
 
 def check_text(event: Event | Unknown) -> None:
-    """Refuse an event from elsewhere with a person's text that `encode` would refuse. Raises InvalidInput."""
+    """Raise `InvalidInput` for an imported event with personal text that `encode` would
+    refuse.
+    """
     if (
         isinstance(event, Event)
         and event.person
@@ -678,7 +737,9 @@ def _no_text() -> InvalidInput:
 
 
 def _repaired(event: Event) -> Event:
-    """The same event with every character that is no text replaced by U+FFFD, and marked."""
+    """Return the event with U+FFFD in place of invalid characters, and marked as
+    repaired.
+    """
     fields = {name: _repair(getattr(event, name)) for name in event.__struct_fields__}
     return type(event)(
         **{name: name == "repaired" or value for name, value in fields.items()}
@@ -689,9 +750,9 @@ def _repair(value: Any) -> Any:  # noqa: ANN401  (JSON of any shape)
     if isinstance(value, str):
         return NO_TEXT.sub("\ufffd", value)
     if isinstance(value, list | tuple):
-        return [_repair(each) for each in value]
+        return [_repair(item) for item in value]
     if isinstance(value, dict):
-        return {_repair(key): _repair(each) for key, each in value.items()}
+        return {_repair(key): _repair(item) for key, item in value.items()}
     if isinstance(value, msgspec.Struct):
         return type(value)(
             *(_repair(getattr(value, name)) for name in value.__struct_fields__)
@@ -703,5 +764,5 @@ def _bad_text(value: Any) -> bool:  # noqa: ANN401  (JSON of any shape)
     if isinstance(value, str):
         return NO_TEXT.search(value) is not None
     if isinstance(value, dict):
-        return any(_bad_text(key) or _bad_text(each) for key, each in value.items())
+        return any(_bad_text(key) or _bad_text(item) for key, item in value.items())
     return isinstance(value, list | tuple) and any(map(_bad_text, value))

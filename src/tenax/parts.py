@@ -1,7 +1,7 @@
-"""What a message is made of: small frozen values, without identity.
+"""The parts of a message: small frozen values without identity.
 
-Bytes (a picture, a file) are blobs of the store; a part names them by hash. `text_of` says which words of a part a
-person reads, `searchable` which of them a search finds.
+Bytes (an image, a file) are blobs of the store, and a part names a blob by hash.
+`text_of` returns the text for people, `searchable` the text for search.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 NO_TEXT = re.compile("[\x00\ud800-\udfff]")
-"""What no store takes as text: a NUL, and half of a surrogate pair."""
+"""Characters refused by the store: NUL and lone surrogates."""
 
 
 class _Part(
@@ -45,20 +45,20 @@ class _Part(
 
 
 class Text(_Part, frozen=True, tag="text"):
-    """Words."""
-
     text: str
 
 
 class Reasoning(_Part, frozen=True, tag="reasoning"):
-    """What a model thought before it answered; `signature` is the provider's, handed back as it came."""
+    """The reasoning of a model before the answer. `signature` belongs to the provider
+    and is sent back unchanged.
+    """
 
     text: str
     signature: str | None = None
 
 
 class Image(_Part, frozen=True, tag="image"):
-    """A picture, by the hash of its blob."""
+    """An image, named by the hash of its blob."""
 
     blob: str
     media_type: str
@@ -68,14 +68,14 @@ class Image(_Part, frozen=True, tag="image"):
 
 
 class Extracted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The words that were taken out of a file, as a blob of their own."""
+    """The text extracted from a file, as a separate blob."""
 
     blob: str
     bytes: int
 
 
 class File(_Part, frozen=True, tag="file"):
-    """A file, by the hash of its blob."""
+    """A file, named by the hash of its blob."""
 
     blob: str
     media_type: str
@@ -85,7 +85,9 @@ class File(_Part, frozen=True, tag="file"):
 
 
 class ToolCall(_Part, frozen=True, tag="tool_call"):
-    """A model asks for a tool. `arguments` is the JSON text exactly as the model wrote it."""
+    """A request of the model to call a tool. `arguments` is the JSON text exactly as
+    the model wrote it.
+    """
 
     id: str
     name: str
@@ -93,7 +95,7 @@ class ToolCall(_Part, frozen=True, tag="tool_call"):
 
 
 class ToolResult(_Part, frozen=True, tag="tool_result"):
-    """What a tool answered to the call with this id."""
+    """The result of the tool call with the id `call`."""
 
     call: str
     text: str
@@ -104,14 +106,14 @@ Part = Text | Reasoning | Image | File | ToolCall | ToolResult
 
 
 def text_of(parts: Iterable[Part]) -> str:
-    """The words of these parts that a person reads as the message."""
+    """Return the text of the parts as a person reads the message."""
     return "\n".join(part.text for part in parts if isinstance(part, Text | ToolResult))
 
 
 def searchable(parts: Iterable[Part]) -> str:
-    """The words of these parts that a search finds: what a person reads, what a tool was asked, names of files.
+    """Return the text for search: message text, tool arguments and results, file names.
 
-    Not what a model thought before it answered.
+    Reasoning is not searchable.
     """
     found: list[str] = []
     for part in parts:
@@ -128,22 +130,22 @@ def searchable(parts: Iterable[Part]) -> str:
                     found.append(arguments)
             case File(name=name) | Image(name=name):
                 found.append(name)
-    return "\n".join(each for each in found if each)
+    return "\n".join(text for text in found if text)
 
 
 def leaves(value: Any) -> Iterator[str]:  # noqa: ANN401  (decoded JSON of any shape)
-    """The words and numbers in decoded JSON, without its names and brackets."""
+    """Yield the strings and numbers in decoded JSON, without keys."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
-        for each in value:
-            yield from leaves(each)
+        for item in value:
+            yield from leaves(item)
     elif value is not None and not isinstance(value, bool):
         yield str(value)
 
 
 def blobs_of(value: Any) -> Iterator[str]:  # noqa: ANN401  (walks decoded JSON of any kind, known or not)
-    """Every blob that a decoded body names, wherever it stands in it."""
+    """Yield the blobs named in a decoded body, at every depth."""
     if isinstance(value, dict):
         blob = value.get("blob")
         if isinstance(blob, str):
@@ -151,5 +153,5 @@ def blobs_of(value: Any) -> Iterator[str]:  # noqa: ANN401  (walks decoded JSON 
         value = value.values()
     elif not isinstance(value, list):
         return
-    for each in value:
-        yield from blobs_of(each)
+    for item in value:
+        yield from blobs_of(item)
