@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import pty
@@ -137,15 +138,19 @@ def test_the_server_imports_nothing_from_where_it_is_started(tmp_path: Path) -> 
 
 def test_every_python_that_is_started_imports_nothing_from_where_it_is() -> None:
     """Each start of our own interpreter in the source says so: by -P, or by -I, which includes it."""
-    starts = [
-        line
+    commands = [
+        ast.unparse(node)
         for file in Path(tenax.__file__).parent.rglob("*.py")
-        for line in file.read_text().splitlines()
-        if re.search(r"sys\.executable, *\S", line)
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.List | ast.Tuple)
+        and len(node.elts) > 1
+        and ast.unparse(node.elts[0]) == "sys.executable"
     ]
-    assert len(starts) >= 6
+    assert len(commands) >= 6
     assert [
-        line for line in starts if not re.search(r'sys\.executable, "-[PI]"', line)
+        command
+        for command in commands
+        if not re.match(r"[\[(]sys\.executable, '-[PI]'", command)
     ] == []
 
 
