@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tenax.recovery import repair
 
 from tenax.agent import recovery
 from tenax.events import RunRecovered
 from tenax.journal import Journal
 from tenax.journal.base import Lease
+from tenax.recovery import repair
 from tenax.sessions import SessionDB
 from tenax.views.pages import fold_page
 from tests.agent.test_recovery import (

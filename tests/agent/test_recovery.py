@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import pytest
-from tenax.recovery import repair
 
 import tenax
 from tenax.agent import recovery
@@ -29,6 +28,7 @@ from tenax.events import (
     ToolFinished,
 )
 from tenax.parts import Text, ToolCall
+from tenax.recovery import repair
 from tenax.sessions import AsyncSessionDB, SessionDB
 from tenax.testing import FaultyJournal, SimClock
 from tests.support.children import Child, Teller, finish_all

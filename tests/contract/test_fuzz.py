@@ -14,7 +14,6 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tenax.recovery import repair
 
 import tenax
 from tenax.errors import InvalidInput, Refused
@@ -24,6 +23,7 @@ from tenax.journal.base import Dedup, Expect, Lease, Reader
 from tenax.journal.verify.store import verify
 from tenax.models import ScriptedModel
 from tenax.parts import NO_TEXT, Part, Text
+from tenax.recovery import repair
 from tenax.runtime.runtime import Runtime
 from tenax.sessions import SessionDB
 from tests.contract.engine.base import begin, say

@@ -27,9 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+from tenax.agent.compact import INSTRUCTION
+from tenax.journal.facts import Facts
+from tenax.memory.follow import Follower
 
 import tenax
-from tenax.agent.compact import INSTRUCTION
 from tenax.clock import Ids, SystemClock
 from tenax.events import (
     TEMPORARY,
@@ -42,9 +44,7 @@ from tenax.events import (
     ToolStarted,
 )
 from tenax.journal import LOCAL_USER, Journal
-from tenax.journal.facts import Facts
 from tenax.memory import MemoryManager
-from tenax.memory.follow import Follower
 from tenax.models import Call, Piece, Reply, Script, ScriptedModel, Trouble
 from tenax.parts import Text, ToolCall
 from tenax.recovery import mend

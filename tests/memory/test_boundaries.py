@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tenax.recovery import repair
 
 from tenax.config import Config
 from tenax.events import TEMPORARY, MemoryDue
 from tenax.models import Reply, Script, ScriptedModel
+from tenax.recovery import repair
 from tenax.runtime.runtime import Runtime
 from tenax.sessions import SessionDB
 from tests.support.children import Child, Teller

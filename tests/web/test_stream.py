@@ -6,11 +6,11 @@ import socket
 from urllib.parse import quote
 
 import pytest
-from tenax.recovery import repair
 
 import tenax
 from tenax.events import MessageUser
 from tenax.parts import Text
+from tenax.recovery import repair
 from tenax.sessions import SessionDB
 from tests.support.damage import break_events
 from tests.support.served import Pace, Page, Served, is_done
